@@ -1,0 +1,222 @@
+"""The frozen `Profile`, and the loader that refuses every file it does not fully understand."""
+
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from reprlib import repr as short_repr
+from typing import Any, Literal, get_args
+
+
+class ProfileError(Exception):
+    """Why a profile was refused; `key` is None when the file as a whole is at fault."""
+
+    def __init__(self, file: str, key: str | None, problem: str) -> None:
+        super().__init__(file, key, problem)
+        self.file = file
+        self.key = key
+        self.problem = problem
+
+    def __str__(self) -> str:
+        if self.key is None:
+            return f"Profile {self.file} {self.problem}."
+        return f"In profile {self.file}, key {self.key!r} {self.problem}."
+
+
+def _key(
+    doc: str, *, least: float = -math.inf, most: float = math.inf, unit: str = ""
+) -> dict[str, Any]:
+    """Metadata of one field; choices are not repeated here, they are the field's `Literal`.
+
+    A `unit` is also the suffix of the field's name, so that no file can be read in another unit.
+    """
+    return {"doc": doc, "least": least, "most": most, "unit": unit}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One device's limits and choices; each field but `name` is a TOML key, checked as declared."""
+
+    name: str = field(metadata=_key("Name of the file, without its suffix"))
+    description: str = field(metadata=_key("The device, in one line"))
+    branch: Literal["lightweight", "complex"] = field(metadata=_key("Network the device trains"))
+    batch_size: int = field(metadata=_key("Samples in one training step", least=1, most=4096))
+    threads: int = field(metadata=_key("CPU threads the runtime may use", least=1, most=64))
+    memory_cap_mib: int = field(
+        metadata=_key("Most memory the device agent may use", least=1, unit="MiB")
+    )
+    inference_quantisation: Literal["float32", "float16", "dynamic", "int8"] = field(
+        metadata=_key("How the weights of the inference model are stored")
+    )
+
+
+_KEYS: dict[str, Field[Any]] = {f.name: f for f in fields(Profile) if f.name != "name"}
+_SHIPPED = files("profiles")
+_TOML_TYPES: dict[object, str] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a float",
+    str: "a string",
+    list: "an array",
+    dict: "a table",
+}
+
+
+def profile_names() -> tuple[str, ...]:
+    """Sorted names of the profiles shipped in this package."""
+    return _names(_SHIPPED)
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """Load a shipped profile by its bare name, or any TOML file by its path."""
+    text = str(name_or_path)
+    folder: Traversable
+    if Path(text).name == text and not text.endswith(".toml"):
+        if text not in profile_names():
+            problem = f"is not shipped; the shipped ones are {_listed(profile_names())}"
+            raise ProfileError(text, None, problem + _did_you_mean(text, profile_names()))
+        folder, file_name = _SHIPPED, f"{text}.toml"
+    else:
+        folder, file_name = Path(text).parent, Path(text).name
+
+    values = _read_with_bases(folder, file_name)
+    for key in _KEYS.values():
+        if key.name not in values:
+            problem = f"is missing; it must be {_expected(key)}"
+            raise ProfileError(str(folder / file_name), key.name, problem)
+    return Profile(name=Path(file_name).stem, **values)
+
+
+def _read_with_bases(folder: Traversable, file_name: str) -> dict[str, Any]:
+    """Values of a file over those of what it extends; each file is checked on its own.
+
+    A shipped name means the shipped profile everywhere, even beside a file of the same name.
+    """
+    values: dict[str, Any] = {}
+    chain = [(folder, file_name)]
+    while True:
+        file = folder / file_name
+        table = _read(file)
+        base = table.pop("extends", None)
+        for name, value in table.items():
+            if problem := _problem(name, value):
+                raise ProfileError(str(file), name, problem)
+        values = table | values
+        if base is None:
+            return values
+
+        folder, file_name = _base(base, folder, file)
+        chain.append((folder, file_name))
+        if chain[-1] in chain[:-1]:
+            names = " extends ".join(repr(Path(name).stem) for _, name in chain)
+            raise ProfileError(str(file), "extends", f"closes a cycle: {names}")
+
+
+def _base(name: object, folder: Traversable, file: Traversable) -> tuple[Traversable, str]:
+    """Where the profile called `name` lives, as seen from `file` in `folder`."""
+    if not isinstance(name, str):
+        raise ProfileError(str(file), "extends", f"must be a string, but it is {_type(name)}")
+    # Names are looked up in listings, not joined to a path: no name leads out of the folder.
+    if name in profile_names():
+        return _SHIPPED, f"{name}.toml"
+    try:
+        siblings = _names(folder)
+    except OSError as error:
+        problem = f"cannot be followed, as the folder cannot be listed ({error.strerror})"
+        raise ProfileError(str(file), "extends", problem) from error
+    if name in siblings:
+        return folder, f"{name}.toml"
+    problem = (
+        f"names {short_repr(name)}, which is neither a file in the same folder "
+        f"nor a shipped profile ({_listed(profile_names())})"
+    )
+    suggestion = _did_you_mean(name, {*profile_names(), *siblings})
+    raise ProfileError(str(file), "extends", problem + suggestion)
+
+
+def _names(folder: Traversable) -> tuple[str, ...]:
+    entries = sorted(entry.name for entry in folder.iterdir())
+    return tuple(name.removesuffix(".toml") for name in entries if name.endswith(".toml"))
+
+
+def _read(file: Traversable) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_bytes().decode("utf-8"))
+    # Beside its own error, tomllib lets integers of thousands of digits (ValueError)
+    # and very deep nesting (RecursionError) fail in their own ways.
+    except (OSError, ValueError, RecursionError) as error:
+        raise ProfileError(str(file), None, _read_problem(error)) from error
+
+
+def _read_problem(error: Exception) -> str:
+    match error:
+        case FileNotFoundError():
+            return "does not exist"
+        case IsADirectoryError():
+            return "is a folder, not a file"
+        case OSError():
+            return f"cannot be read ({error.strerror})"
+        case UnicodeDecodeError():
+            byte = error.object[error.start]
+            return f"is not UTF-8 text (byte 0x{byte:02x} at offset {error.start})"
+        case _:
+            return f"is not valid TOML: {error}"
+
+
+def _problem(name: str, value: object) -> str | None:
+    """What is wrong with one line of a file, if anything."""
+    if name not in _KEYS:
+        return _unknown(name)
+    key = _KEYS[name]
+    # `type` and not `isinstance`: to Python, though not to TOML, a boolean is an integer.
+    if type(value) is not (str if get_args(key.type) else key.type):
+        found = _type(value)
+    elif _allowed(key, value):
+        return None
+    else:
+        found = short_repr(value)
+    return f"must be {_expected(key)}, but it is {found}"
+
+
+def _allowed(key: Field[Any], value: object) -> bool:
+    if choices := get_args(key.type):
+        return value in choices
+    least, most = key.metadata["least"], key.metadata["most"]
+    return not isinstance(value, int) or least <= value <= most
+
+
+def _unknown(name: str) -> str:
+    for key in _KEYS.values():
+        if unit := key.metadata["unit"]:
+            quantity = key.name.removesuffix(f"_{unit.lower()}")
+            if name.lower() == quantity or name.lower().startswith(f"{quantity}_"):
+                return f"is unknown: the unit is {unit} and the key is {key.name!r}"
+    known = [*_KEYS, "extends"]
+    return "is unknown" + (_did_you_mean(name, known) or f"; the keys are {_listed(known)}")
+
+
+def _expected(key: Field[Any]) -> str:
+    if choices := get_args(key.type):
+        return f"one of {_listed(choices)}"
+    if key.type is not int:
+        return _TOML_TYPES[key.type]
+    least, most, unit = (key.metadata[name] for name in ("least", "most", "unit"))
+    limits = f"from {least} to {most}" if most < math.inf else f"of at least {least}"
+    return f"an integer {limits}" + (f" ({unit})" if unit else "")
+
+
+def _type(value: object) -> str:
+    return _TOML_TYPES.get(type(value), "a date or time")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name.lower(), sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,440 @@
+"""What a profile says, and the exact sentence for every way a file can be wrong."""
+
+import os
+import pickle
+import tempfile
+from dataclasses import FrozenInstanceError, asdict, fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import profiles
+from profiles import Profile, ProfileError, load_profile, profile_names
+
+SHIPPED = "'gateway', 'powerful', 'raspberry-pi-5', 'raspberry-pi-zero-2', 'weak'"
+KEYS = (
+    "'description', 'branch', 'batch_size', 'threads', 'memory_cap_mib', "
+    "'inference_quantisation', 'extends'"
+)
+COMPLETE = """\
+description = "bench"
+branch = "complex"
+batch_size = 8
+threads = 4
+memory_cap_mib = 300
+inference_quantisation = "dynamic"
+"""
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(name_or_path: str | Path) -> ProfileError:
+    with pytest.raises(ProfileError) as caught:
+        load_profile(name_or_path)
+    return caught.value
+
+
+# --- shipped profiles ---
+
+
+def test_shipped_names_are_sorted() -> None:
+    assert profile_names() == (
+        "gateway",
+        "powerful",
+        "raspberry-pi-5",
+        "raspberry-pi-zero-2",
+        "weak",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "branch", "batch_size", "threads", "memory_cap_mib", "inference_quantisation"),
+    [
+        ("weak", "lightweight", 32, 1, 128, "int8"),
+        ("powerful", "complex", 32, 2, 512, "float32"),
+        ("raspberry-pi-zero-2", "lightweight", 32, 2, 192, "float16"),
+        ("raspberry-pi-5", "complex", 32, 3, 1024, "float32"),
+        ("gateway", "complex", 32, 2, 256, "dynamic"),
+    ],
+)
+def test_shipped_values(
+    name: str,
+    branch: str,
+    batch_size: int,
+    threads: int,
+    memory_cap_mib: int,
+    inference_quantisation: str,
+) -> None:
+    values = asdict(load_profile(name))
+    del values["description"]
+    assert values == {
+        "name": name,
+        "branch": branch,
+        "batch_size": batch_size,
+        "threads": threads,
+        "memory_cap_mib": memory_cap_mib,
+        "inference_quantisation": inference_quantisation,
+    }
+
+
+def test_every_shipped_profile_describes_itself() -> None:
+    """A board that inherited the description of its base would be shown as another device."""
+    descriptions = {load_profile(name).description for name in profile_names()}
+    assert len(descriptions) == len(profile_names())
+    assert load_profile("weak").description == "Weak device: one core and little memory"
+
+
+def test_every_field_has_a_one_line_doc_and_the_cap_its_unit() -> None:
+    metadata = {f.name: f.metadata for f in fields(Profile)}
+    assert [name for name, m in metadata.items() if not m["doc"] or "\n" in m["doc"]] == []
+    assert metadata["batch_size"]["doc"] == "Samples in one training step"
+    assert {name: m["unit"] for name, m in metadata.items() if m["unit"]} == {
+        "memory_cap_mib": "MiB"
+    }
+
+
+# --- good files ---
+
+
+def test_a_complete_file_needs_no_base(tmp_path: Path) -> None:
+    expected = Profile(
+        name="bench.v2",
+        description="bench",
+        branch="complex",
+        batch_size=8,
+        threads=4,
+        memory_cap_mib=300,
+        inference_quantisation="dynamic",
+    )
+    path = write(tmp_path, "bench.v2", COMPLETE)
+    assert load_profile(path) == expected
+    assert load_profile(str(path)) == expected
+
+
+def test_a_toml_suffix_without_a_separator_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "bench", COMPLETE)
+    monkeypatch.chdir(tmp_path)
+    assert load_profile("bench.toml").memory_cap_mib == 300
+
+
+def test_a_separator_without_a_suffix_is_a_path(tmp_path: Path) -> None:
+    (tmp_path / "weak").write_text(COMPLETE, encoding="utf-8")
+    assert load_profile(f"{tmp_path}/weak").memory_cap_mib == 300
+
+
+def test_the_nearest_file_wins_along_a_chain(tmp_path: Path) -> None:
+    write(tmp_path, "base", 'extends = "gateway"\nthreads = 5\nbatch_size = 5\n')
+    profile = load_profile(write(tmp_path, "board", 'extends = "base"\nbatch_size = 6\n'))
+    gateway = load_profile("gateway")
+    assert asdict(profile) == asdict(gateway) | {"name": "board", "threads": 5, "batch_size": 6}
+
+
+def test_a_shipped_name_means_the_shipped_profile_even_beside_its_namesake(tmp_path: Path) -> None:
+    own = write(tmp_path, "weak", 'extends = "weak"\nthreads = 9\n')
+    assert load_profile(own).threads == 9
+    assert load_profile(own).memory_cap_mib == 128
+    assert load_profile(write(tmp_path, "board", 'extends = "weak"\n')).threads == 1
+
+
+def test_a_long_chain_is_followed_to_its_end(tmp_path: Path) -> None:
+    write(tmp_path, "p0", COMPLETE)
+    for i in range(1, 40):
+        write(tmp_path, f"p{i}", f'extends = "p{i - 1}"\n')
+    assert load_profile(tmp_path / "p39.toml").memory_cap_mib == 300
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batch_size", 1),
+        ("batch_size", 4096),
+        ("threads", 1),
+        ("threads", 64),
+        ("memory_cap_mib", 1),
+        ("memory_cap_mib", 2**40),
+    ],
+)
+def test_limits_are_inclusive(tmp_path: Path, key: str, value: int) -> None:
+    path = write(tmp_path, "edge", f'extends = "weak"\n{key} = {value}\n')
+    assert getattr(load_profile(path), key) == value
+
+
+valid_values = st.fixed_dictionaries(
+    {},
+    optional={
+        # What a basic TOML string may hold without escapes.
+        "description": st.text(st.characters(codec="utf-8", exclude_categories=["C"])).map(
+            lambda text: text.replace("\\", "").replace('"', "")
+        ),
+        "branch": st.sampled_from(["lightweight", "complex"]),
+        "batch_size": st.integers(1, 4096),
+        "threads": st.integers(1, 64),
+        "memory_cap_mib": st.integers(1, 2**62),
+        "inference_quantisation": st.sampled_from(["float32", "float16", "dynamic", "int8"]),
+    },
+)
+
+
+@given(valid_values)
+def test_any_valid_keys_override_weak_exactly(values: dict[str, str | int]) -> None:
+    lines = [f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {v}" for k, v in values.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), "board", "\n".join(['extends = "weak"', *lines]))
+        profile = load_profile(path)
+    assert asdict(profile) == asdict(load_profile("weak")) | {"name": "board"} | values
+
+
+def test_a_profile_is_frozen_and_hashable() -> None:
+    profile = load_profile("weak")
+    with pytest.raises(FrozenInstanceError):
+        profile.threads = 2  # type: ignore[misc]
+    assert profile.threads == 1
+    assert not hasattr(profile, "__dict__")
+    assert {profile: "a"}[load_profile("weak")] == "a"
+
+
+# --- refused: one key at fault ---
+
+BATCH = "an integer from 1 to 4096"
+CAP = "an integer of at least 1 (MiB)"
+BRANCHES = "one of 'lightweight', 'complex'"
+UNIT = "is unknown: the unit is MiB and the key is 'memory_cap_mib'"
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "problem"),
+    [
+        # unknown keys
+        ("batchsize = 4", "batchsize", "is unknown (did you mean 'batch_size'?)"),
+        ("Threads = 4", "Threads", "is unknown (did you mean 'threads'?)"),
+        ("extend = 'weak'", "extend", "is unknown (did you mean 'extends'?)"),
+        ("inference_quantization = 'int8'", "inference_quantization",
+         "is unknown (did you mean 'inference_quantisation'?)"),
+        ("colour = 'red'", "colour", f"is unknown; the keys are {KEYS}"),
+        ("name = 'other'", "name", f"is unknown; the keys are {KEYS}"),
+        ("[table]\nthreads = 1", "table", f"is unknown; the keys are {KEYS}"),
+        # wrong unit
+        ("memory_cap_mb = 128", "memory_cap_mb", UNIT),
+        ("memory_cap_kib = 128", "memory_cap_kib", UNIT),
+        ("memory_cap_gib = 1", "memory_cap_gib", UNIT),
+        ("memory_cap_bytes = 1", "memory_cap_bytes", UNIT),
+        ("memory_cap_MiB = 1", "memory_cap_MiB", UNIT),
+        ("memory_cap = 128", "memory_cap", UNIT),
+        # wrong type
+        ("batch_size = true", "batch_size", f"must be {BATCH}, but it is a boolean"),
+        ("batch_size = '32'", "batch_size", f"must be {BATCH}, but it is a string"),
+        ("batch_size = 32.0", "batch_size", f"must be {BATCH}, but it is a float"),
+        ("batch_size = [32]", "batch_size", f"must be {BATCH}, but it is an array"),
+        ("batch_size.train = 32", "batch_size", f"must be {BATCH}, but it is a table"),
+        ("batch_size = 2024-01-01", "batch_size", f"must be {BATCH}, but it is a date or time"),
+        ("memory_cap_mib = '128 MiB'", "memory_cap_mib", f"must be {CAP}, but it is a string"),
+        ("description = 7", "description", "must be a string, but it is an integer"),
+        ("branch = 1", "branch", f"must be {BRANCHES}, but it is an integer"),
+        ("branch = ['complex']", "branch", f"must be {BRANCHES}, but it is an array"),
+        # out of range
+        ("batch_size = 0", "batch_size", f"must be {BATCH}, but it is 0"),
+        ("batch_size = 4097", "batch_size", f"must be {BATCH}, but it is 4097"),
+        ("threads = 0", "threads", "must be an integer from 1 to 64, but it is 0"),
+        ("threads = 65", "threads", "must be an integer from 1 to 64, but it is 65"),
+        ("memory_cap_mib = 0", "memory_cap_mib", f"must be {CAP}, but it is 0"),
+        ("memory_cap_mib = -5", "memory_cap_mib", f"must be {CAP}, but it is -5"),
+        # not one of the choices
+        ("branch = 'tiny'", "branch", f"must be {BRANCHES}, but it is 'tiny'"),
+        ("branch = 'Complex'", "branch", f"must be {BRANCHES}, but it is 'Complex'"),
+        ("inference_quantisation = 'int4'", "inference_quantisation",
+         "must be one of 'float32', 'float16', 'dynamic', 'int8', but it is 'int4'"),
+    ],
+)  # fmt: skip
+def test_a_bad_key_is_refused(tmp_path: Path, line: str, key: str, problem: str) -> None:
+    path = write(tmp_path, "bad", f'extends = "weak"\n{line}\n')
+    error = refusal(path)
+    assert (error.file, error.key, error.problem) == (str(path), key, problem)
+    assert str(error) == f"In profile {path}, key {key!r} {problem}."
+
+
+def test_long_values_and_odd_keys_stay_one_line(tmp_path: Path) -> None:
+    long = write(tmp_path, "long", f'branch = "{"x" * 1000}"\n')
+    assert refusal(long).problem == (
+        f"must be {BRANCHES}, but it is 'xxxxxxxxxxxx...xxxxxxxxxxxxx'"
+    )
+    odd = write(tmp_path, "odd", '"a\\nb" = 1\n')
+    assert str(refusal(odd)) == (f"In profile {odd}, key 'a\\nb' is unknown; the keys are {KEYS}.")
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("description", "a string"),
+        ("branch", BRANCHES),
+        ("batch_size", BATCH),
+        ("threads", "an integer from 1 to 64"),
+        ("memory_cap_mib", CAP),
+        ("inference_quantisation", "one of 'float32', 'float16', 'dynamic', 'int8'"),
+    ],
+)
+def test_a_missing_key_is_refused(tmp_path: Path, key: str, expected: str) -> None:
+    kept = [line for line in COMPLETE.splitlines() if not line.startswith(key)]
+    write(tmp_path, "base", "\n".join(kept))
+    path = write(tmp_path, "board", 'extends = "base"\n')
+    error = refusal(path)
+    assert (error.file, error.key) == (str(path), key)
+    assert str(error) == f"In profile {path}, key {key!r} is missing; it must be {expected}."
+
+
+def test_a_fault_in_a_base_names_the_base_even_if_overridden(tmp_path: Path) -> None:
+    base = write(tmp_path, "base", COMPLETE.replace("threads = 4", "threads = 400"))
+    path = write(tmp_path, "board", 'extends = "base"\nthreads = 4\n')
+    assert str(refusal(path)) == (
+        f"In profile {base}, key 'threads' must be an integer from 1 to 64, but it is 400."
+    )
+
+
+# --- refused: extends ---
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("1", "must be a string, but it is an integer"),
+        ("['weak']", "must be a string, but it is an array"),
+        ("'wek'", f"names 'wek', which is neither a file in the same folder nor a shipped profile "
+                  f"({SHIPPED}) (did you mean 'weak'?)"),
+        ("'nearbyy'", f"names 'nearbyy', which is neither a file in the same folder nor a shipped "
+                      f"profile ({SHIPPED}) (did you mean 'nearby'?)"),
+        ("''", f"names '', which is neither a file in the same folder nor a shipped profile "
+               f"({SHIPPED})"),
+        ("'../out'", f"names '../out', which is neither a file in the same folder nor a shipped "
+                     f"profile ({SHIPPED})"),
+    ],
+)  # fmt: skip
+def test_a_bad_base_is_refused(tmp_path: Path, value: str, problem: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write(tmp_path, "out", COMPLETE)
+    write(folder, "nearby", COMPLETE)
+    path = write(folder, "bad", f"extends = {value}\n")
+    error = refusal(path)
+    assert (error.file, error.key, error.problem) == (str(path), "extends", problem)
+    assert str(error) == f"In profile {path}, key 'extends' {problem}."
+
+
+def test_a_file_that_extends_itself_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "a", COMPLETE + 'extends = "a"\n')
+    assert str(refusal(path)) == (
+        f"In profile {path}, key 'extends' closes a cycle: 'a' extends 'a'."
+    )
+
+
+def test_a_cycle_is_refused_in_the_file_that_closes_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "a", 'extends = "b"\n')
+    write(tmp_path, "b", 'extends = "c"\n')
+    closing = write(tmp_path, "c", 'extends = "b"\n')
+    assert str(refusal(path)) == (
+        f"In profile {closing}, key 'extends' closes a cycle: "
+        "'a' extends 'b' extends 'c' extends 'b'."
+    )
+
+
+# --- refused: the file as a whole ---
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("wek", " (did you mean 'weak'?)"),
+        ("Powerful", " (did you mean 'powerful'?)"),
+        ("raspberry-pi", " (did you mean 'raspberry-pi-5'?)"),
+        ("toaster", ""),
+    ],
+)
+def test_an_unknown_shipped_name_is_refused(name: str, hint: str) -> None:
+    error = refusal(name)
+    assert (error.file, error.key) == (name, None)
+    assert str(error) == f"Profile {name} is not shipped; the shipped ones are {SHIPPED}{hint}."
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"description = \"caf\xe9\"\n", "is not UTF-8 text (byte 0xe9 at offset 18)"),
+        (b"threads = 1\nbatch_size = = 2\n",
+         "is not valid TOML: Invalid value (at line 2, column 14)"),
+        (b"threads = 1\nthreads = 2\n",
+         "is not valid TOML: Cannot overwrite a value (at line 2, column 12)"),
+        (b"threads 1\n",
+         "is not valid TOML: Expected '=' after a key in a key/value pair (at line 1, column 9)"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    error = refusal(path)
+    assert (error.file, error.key, error.problem) == (str(path), None, problem)
+    assert str(error) == f"Profile {path} {problem}."
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000])
+def test_toml_that_exhausts_the_parser_is_refused(tmp_path: Path, value: str) -> None:
+    path = write(tmp_path, "huge", f"threads = {value}\n")
+    error = refusal(path)
+    assert (error.file, error.key) == (str(path), None)
+    assert error.problem.startswith("is not valid TOML: ")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    assert str(refusal(path)) == f"Profile {path} does not exist."
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    assert str(refusal(tmp_path)) == f"Profile {tmp_path} is a folder, not a file."
+
+
+def test_an_unreadable_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "loop.toml"
+    path.symlink_to(path)
+    assert str(refusal(path)) == (
+        f"Profile {path} cannot be read (Too many levels of symbolic links)."
+    )
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_file_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "secret", COMPLETE)
+    path.chmod(0)
+    assert str(refusal(path)) == f"Profile {path} cannot be read (Permission denied)."
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may list everything")
+def test_a_folder_that_cannot_be_listed_still_allows_shipped_bases(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    shipped = write(folder, "shipped", 'extends = "weak"\n')
+    sibling = write(folder, "sibling", 'extends = "shipped"\n')
+    folder.chmod(0o300)
+    try:
+        assert load_profile(shipped).memory_cap_mib == 128
+        assert str(refusal(sibling)) == (
+            f"In profile {sibling}, key 'extends' cannot be followed, "
+            "as the folder cannot be listed (Permission denied)."
+        )
+    finally:
+        folder.chmod(0o700)
+
+
+def test_errors_survive_pickling() -> None:
+    error = ProfileError("a.toml", "threads", "is missing")
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error) == "In profile a.toml, key 'threads' is missing."
+
+
+def test_the_package_exports_four_names() -> None:
+    assert profiles.__all__ == ["Profile", "ProfileError", "load_profile", "profile_names"]

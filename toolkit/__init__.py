@@ -1,0 +1,1 @@
+"""Turns Keras branches into bundles that train on the stock TFLite runtimes."""

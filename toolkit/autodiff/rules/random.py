@@ -1,0 +1,39 @@
+"""Random numbers: the device's own stream, RANDOM_UNIFORM and RANDOM_STANDARD_NORMAL.
+
+Keras draws from seeded stateless generators, which TFLite does not have. A seed per layer keeps
+the streams of two layers apart and makes them the same in every runtime.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import tensorflow as tf
+
+from toolkit.autodiff.program import Node
+from toolkit.autodiff.rules.rule import NO_GRADIENT, Pullbacks, Rule
+
+Result = tuple[tf.Tensor, Pullbacks]
+
+
+def uniform(node: Node, shape: Any) -> Result:
+    return tf.raw_ops.RandomUniform(
+        shape=tf.constant(shape, tf.int32), dtype=tf.float32, seed=_seed(node), seed2=1
+    ), NO_GRADIENT
+
+
+def normal(node: Node, shape: Any) -> Result:
+    return tf.raw_ops.RandomStandardNormal(
+        shape=tf.constant(shape, tf.int32), dtype=tf.float32, seed=_seed(node), seed2=2
+    ), NO_GRADIENT
+
+
+def _seed(node: Node) -> int:
+    return zlib.crc32(node.layer.encode()) & 0x7FFFFFFF
+
+
+RULES: dict[str, Rule] = {
+    "StatelessRandomUniformV2": uniform,
+    "StatelessRandomNormalV2": normal,
+}

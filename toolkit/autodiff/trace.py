@@ -1,0 +1,209 @@
+"""Keras model → Program: trace once, fold constants, keep only what the outputs need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from toolkit.autodiff.naming import named_variables
+from toolkit.autodiff.program import Node, Program, Value
+from toolkit.errors import ModelError, UnsupportedOp
+
+# Operations that only pass tensors on.
+_TRANSPARENT = frozenset({"Identity", "IdentityN", "PreventGradient", "Snapshot", "CheckNumerics"})
+# All of them become `Reshape`, whose target is the shape of its output.
+_RESHAPES = frozenset({"Reshape", "Squeeze", "ExpandDims"})
+# Their seeds come from Keras' seed generators; the device draws its own numbers instead.
+_RANDOM = frozenset({"StatelessRandomUniformV2", "StatelessRandomNormalV2"})
+_SYNONYMS = {"Add": "AddV2", "BatchMatMul": "BatchMatMulV2", "Div": "RealDiv"}
+
+
+def trace(
+    model: keras.Model,
+    *,
+    batch: int,
+    training: bool,
+    input_dtype: str = "float32",
+    input_scale: float = 1.0,
+) -> Program:
+    """The model's operations for one batch size, in training or in inference mode.
+
+    The input is cast and scaled inside, so that a device can feed the bytes that it stores.
+    """
+    shape = _input_shape(model)
+    variables = named_variables(model)
+    names = {v.path: name for name, v in variables.items()}
+    graph = tf.Graph()
+    with graph.as_default():
+        parameters = {
+            name: tf.compat.v1.placeholder(v.dtype, v.shape) for name, v in variables.items()
+        }
+        x = tf.compat.v1.placeholder(input_dtype, (batch, *shape))
+        with tf.name_scope("input"):
+            scaled = tf.cast(x, "float32")
+            if input_scale != 1.0:
+                scaled = scaled * np.float32(input_scale)
+        y, moved = model.stateless_call(
+            [parameters[names[v.path]] for v in model.trainable_variables],
+            [parameters[names[v.path]] for v in model.non_trainable_variables],
+            scaled,
+            training=training,
+        )
+    if not tf.is_tensor(y):
+        raise ModelError("the model has several outputs; a branch has exactly one.")
+    updates = {
+        names[v.path]: new
+        for v, new in zip(model.non_trainable_variables, moved, strict=True)
+        if new is not parameters[names[v.path]] and v.dtype == "float32"
+    }
+    layers = frozenset(layer.name for layer in model._flatten_layers(include_self=False))
+    return _read(graph, x, y, parameters, updates, layers)
+
+
+def _input_shape(model: keras.Model) -> tuple[int, ...]:
+    shape = getattr(model, "input_shape", None)
+    if not isinstance(shape, tuple) or not shape or None in shape[1:]:
+        raise ModelError(
+            f"the model's input shape is {shape}; a branch has one input of a fixed shape."
+        )
+    return tuple(int(n) for n in shape[1:])
+
+
+def _read(
+    graph: tf.Graph,
+    x: tf.Tensor,
+    y: tf.Tensor,
+    parameters: Mapping[str, tf.Tensor],
+    updates: Mapping[str, tf.Tensor],
+    layers: frozenset[str],
+) -> Program:
+    values: dict[Any, Value] = {}  # by tensor; transparent operations share their input's value
+    unreshaped: dict[Value, Value] = {}  # what a reshaped value was before all its reshapes
+    constants: dict[Value, npt.NDArray[Any]] = {}
+    nodes: list[Node] = []
+    count = 0
+
+    def new(tensor: tf.Tensor) -> Value:
+        nonlocal count
+        if None in (tensor.shape.dims or [None]) and tensor.shape.rank != 0:
+            layer = _layer(tensor.op, layers)
+            raise ModelError(f"layer {layer!r} has a shape that is unknown until it runs.")
+        count += 1
+        value = Value(count, tuple(tensor.shape), tensor.dtype.name)
+        values[tensor.ref()] = value
+        return value
+
+    source = new(x)
+    stored = {name: new(tensor) for name, tensor in parameters.items()}
+    constant_ops = _constant_ops(graph)
+    needed = _needed([y, *updates.values()], constant_ops)
+    folded = _fold(graph, needed, constant_ops)
+    for op in graph.get_operations():  # TensorFlow keeps them in topological order
+        if op not in needed or op.type == "Placeholder":
+            continue
+        if op in constant_ops:
+            for tensor in op.outputs:
+                constants[new(tensor)] = folded[tensor.ref()]
+        elif op.type in _TRANSPARENT:
+            for before, after in zip(op.inputs, op.outputs, strict=True):
+                if before.ref() in values:
+                    values[after.ref()] = values[before.ref()]
+        elif len(op.outputs) != 1:
+            raise UnsupportedOp(_layer(op, layers), op.type, "it has several outputs")
+        elif op.type in _RESHAPES:
+            before = values[op.inputs[0].ref()]
+            origin = unreshaped.get(before, before)
+            if origin.shape == tuple(op.outputs[0].shape):
+                values[op.outputs[0].ref()] = origin
+            else:
+                after = new(op.outputs[0])
+                unreshaped[after] = origin
+                nodes.append(Node("Reshape", _layer(op, layers), (origin,), after, {}))
+        else:
+            inputs = tuple(values[tensor.ref()] for tensor in _inputs(op))
+            kind = _SYNONYMS.get(op.type, op.type)
+            nodes.append(
+                Node(kind, _layer(op, layers), inputs, new(op.outputs[0]), _attributes(op))
+            )
+    return Program(
+        x=source,
+        y=values[y.ref()],
+        parameters=stored,
+        updates={name: values[tensor.ref()] for name, tensor in updates.items()},
+        constants=constants,
+        nodes=tuple(nodes),
+    )
+
+
+def _inputs(op: tf.Operation) -> list[tf.Tensor]:
+    """The inputs that decide the result; the shape alone for a random operation."""
+    inputs = list(op.inputs)
+    return inputs[:1] if op.type in _RANDOM else inputs
+
+
+def _constant_ops(graph: tf.Graph) -> set[tf.Operation]:
+    """Operations that depend on nothing but constants and static shapes."""
+    constant: set[tf.Operation] = set()
+    for op in graph.get_operations():
+        from_constants = op.inputs and all(tensor.op in constant for tensor in op.inputs)
+        static_shape = op.type == "Shape" and op.inputs[0].shape.is_fully_defined()
+        if op.type == "Const" or static_shape or (from_constants and op.type not in _RANDOM):
+            constant.add(op)
+    return constant
+
+
+def _needed(outputs: Iterable[tf.Tensor], constant: set[tf.Operation]) -> set[tf.Operation]:
+    """What the outputs depend on; behind a constant nothing is needed."""
+    needed: set[tf.Operation] = set()
+    waiting = [tensor.op for tensor in outputs]
+    while waiting:
+        op = waiting.pop()
+        if op not in needed:
+            needed.add(op)
+            if op not in constant:
+                waiting.extend(tensor.op for tensor in _inputs(op))
+    return needed
+
+
+def _fold(
+    graph: tf.Graph, needed: set[tf.Operation], constant: set[tf.Operation]
+) -> dict[Any, npt.NDArray[Any]]:
+    tensors = [tensor for op in needed & constant for tensor in op.outputs]
+    shapes = {t.ref(): np.array(t.op.inputs[0].shape) for t in tensors if t.op.type == "Shape"}
+    rest = [tensor for tensor in tensors if tensor.ref() not in shapes]
+    with tf.compat.v1.Session(graph=graph) as session:
+        found = session.run(rest)
+    return shapes | {t.ref(): np.asarray(v) for t, v in zip(rest, found, strict=True)}
+
+
+def _layer(op: tf.Operation, layers: frozenset[str]) -> str:
+    """The innermost Keras layer in the operation's scope: 'net/conv1_1/Relu' is in conv1."""
+    for part in reversed(op.name.split("/")):
+        stem, _, number = part.rpartition("_")
+        if part in layers:
+            return part
+        if number.isdigit() and stem in layers:
+            return stem
+    return op.name.split("/")[0]
+
+
+def _attributes(op: tf.Operation) -> dict[str, Any]:
+    """Strides, paddings and the like; types and sizes are in the values already."""
+    found: dict[str, Any] = {}
+    for key in op.node_def.attr:
+        if key.startswith(("T", "_")):
+            continue
+        value = op.get_attr(key)
+        if isinstance(value, bytes):
+            value = value.decode()
+        elif isinstance(value, tf.DType):
+            value = value.name
+        elif isinstance(value, list):
+            value = tuple(value)
+        found[key] = value
+    return found

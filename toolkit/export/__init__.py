@@ -1,0 +1,1 @@
+"""Branch → bundle, in named stages."""

@@ -1,0 +1,242 @@
+"""Rewrites the converter's flatbuffer: small on disk, and small in memory when it runs.
+
+The converter stores every zero of the optimiser's slots, the target network a second time, and
+long names; and it computes what the backward pass needs long before. Each pass here is one
+function on the parsed model; none of them changes what the model computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flatbuffers
+import numpy as np
+from tensorflow.lite.python import schema_py_generated as schema
+
+from toolkit.export.schedule import Task, schedule
+
+Model = Any  # schema.ModelT, generated and untyped
+Subgraph = Any
+Operator = Any
+
+_FILL_FROM = 64  # bytes; below that a stored zero is smaller than the operation that makes it
+
+
+def rewrite(data: bytes, names: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]) -> bytes:
+    """All passes; `names` gives, per signature, the true names of its inputs and outputs."""
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    name_signatures(model, names)
+    for subgraph in model.subgraphs:
+        reorder(model, subgraph)
+        fill_zeros(model, subgraph)
+    drop_labels(model)
+    store_buffers_once(model)
+    for index in range(len(model.subgraphs)):
+        share_constants(model, index)
+    builder = _SharingBuilder(len(data))
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def name_signatures(
+    model: Model, names: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]
+) -> None:
+    for signature in model.signatureDefs:
+        inputs, outputs = names[signature.signatureKey.decode()]
+        for tensor in signature.inputs or []:
+            tensor.name = inputs[tensor.name.decode()]
+        for tensor in signature.outputs or []:
+            tensor.name = outputs[tensor.name.decode()]
+
+
+def reorder(model: Model, subgraph: Subgraph) -> None:
+    """Runs operations in the order that keeps the fewest bytes alive.
+
+    The converter computes what the backward pass needs together with the forward pass.
+    """
+    tasks = []
+    for operator in subgraph.operators:
+        kind = operation(model, operator)
+        handles = [int(t) for t in operator.inputs[:1]] if kind in _VARIABLES else []
+        tasks.append(
+            Task(
+                inputs=tuple(int(t) for t in operator.inputs if t >= 0),
+                outputs=tuple(int(t) for t in operator.outputs),
+                reads=tuple(handles) if kind == "READ_VARIABLE" else (),
+                writes=tuple(handles) if kind == "ASSIGN_VARIABLE" else (),
+                in_place=kind == "RESHAPE",
+                first=kind in ("CALL_ONCE", "VAR_HANDLE"),
+            )
+        )
+    sizes = [_bytes(model, tensor) for tensor in subgraph.tensors]
+    order = schedule(tasks, sizes)
+    subgraph.operators = [subgraph.operators[i] for i in order]
+
+
+def _bytes(model: Model, tensor: Any) -> int:
+    """What a tensor takes while it lives; constants stay in the file."""
+    data = model.buffers[tensor.buffer].data
+    if data is not None and len(data):
+        return 0
+    shape = () if tensor.shape is None else tensor.shape
+    return int(np.prod(shape, dtype=np.int64)) * _WIDTHS.get(tensor.type, 4)
+
+
+def fill_zeros(model: Model, subgraph: Subgraph) -> None:
+    """Makes stored zeros that a variable starts from when the model is loaded."""
+    made: list[Operator] = []
+    filled: dict[int, int] = {}
+    for operator in subgraph.operators:
+        if operation(model, operator) != "ASSIGN_VARIABLE":
+            continue
+        constant = int(operator.inputs[1])
+        tensor = subgraph.tensors[constant]
+        data = model.buffers[tensor.buffer].data
+        if data is None or len(data) < _FILL_FROM or np.any(np.asarray(data)):
+            continue
+        if constant not in filled:
+            shape = np.asarray(tensor.shape, np.int32)
+            inputs = [
+                _constant(model, subgraph, shape, schema.TensorType.INT32),
+                _constant(model, subgraph, np.float32(0.0), schema.TensorType.FLOAT32),
+            ]
+            tensor.buffer = 0
+            filled[constant] = constant
+            made.append(_operator(model, schema.BuiltinOperator.FILL, inputs, [constant]))
+        operator.inputs = np.array([operator.inputs[0], filled[constant]], np.int32)
+    subgraph.operators = made + list(subgraph.operators)
+
+
+def drop_labels(model: Model) -> None:
+    """Names, empty records and metadata that no runtime reads."""
+    model.description = None
+    model.metadata = [m for m in model.metadata or [] if m.name == b"min_runtime_version"]
+    kept = {m.buffer for m in model.metadata}
+    for index, buffer in enumerate(model.buffers):
+        if index not in kept and buffer.data is not None and len(buffer.data) == 0:
+            buffer.data = None
+    for subgraph in model.subgraphs:
+        subgraph.name = None
+        for tensor in subgraph.tensors:
+            tensor.name = None
+            quantization = tensor.quantization
+            if quantization is not None and quantization.scale is None:
+                tensor.quantization = None
+        for operator in subgraph.operators:
+            if operator.builtinOptions is not None and not vars(operator.builtinOptions):
+                operator.builtinOptions, operator.builtinOptionsType = None, 0
+
+
+def store_buffers_once(model: Model) -> None:
+    """Equal constants share one buffer; tensors without data share the empty buffer 0."""
+    numbers: dict[bytes, int] = {b"": 0}
+    kept = [model.buffers[0]]
+
+    def number(index: int) -> int:
+        data = model.buffers[index].data
+        content = b"" if data is None else np.asarray(data, np.uint8).tobytes()
+        if content not in numbers:
+            numbers[content] = len(kept)
+            kept.append(model.buffers[index])
+        return numbers[content]
+
+    for subgraph in model.subgraphs:
+        for tensor in subgraph.tensors:
+            tensor.buffer = number(tensor.buffer)
+    for entry in model.metadata or []:
+        entry.buffer = number(entry.buffer)
+    model.buffers = kept
+
+
+def share_constants(model: Model, index: int) -> None:
+    """Equal constant tensors of a subgraph become one, and unused tensors go."""
+    subgraph = model.subgraphs[index]
+    first: dict[tuple[Any, ...], int] = {}
+    same = list(range(len(subgraph.tensors)))
+    for number, tensor in enumerate(subgraph.tensors):
+        if tensor.buffer != 0:
+            shape = () if tensor.shape is None else tuple(tensor.shape)
+            same[number] = first.setdefault((tensor.buffer, tensor.type, shape), number)
+    used = {same[t] for t in [*subgraph.inputs, *subgraph.outputs]}
+    for operator in subgraph.operators:
+        used.update(same[t] for t in [*operator.inputs, *operator.outputs] if t >= 0)
+    order = {old: new for new, old in enumerate(sorted(used))}
+
+    def renumber(tensors: Any) -> Any:
+        return np.array([order[same[t]] if t >= 0 else t for t in tensors], np.int32)
+
+    subgraph.tensors = [subgraph.tensors[old] for old in order]
+    subgraph.inputs, subgraph.outputs = renumber(subgraph.inputs), renumber(subgraph.outputs)
+    for operator in subgraph.operators:
+        operator.inputs, operator.outputs = renumber(operator.inputs), renumber(operator.outputs)
+    for signature in model.signatureDefs:
+        if signature.subgraphIndex == index:
+            for entry in [*(signature.inputs or []), *(signature.outputs or [])]:
+                entry.tensorIndex = order[same[entry.tensorIndex]]
+
+
+def operation(model: Model, operator: Operator) -> str:
+    """The builtin operation's name."""
+    code = model.operatorCodes[operator.opcodeIndex]
+    return OPERATIONS[max(code.builtinCode, code.deprecatedBuiltinCode)]
+
+
+def _operator(model: Model, builtin: int, inputs: list[int], outputs: list[int]) -> Operator:
+    operator = schema.OperatorT()
+    operator.opcodeIndex = _opcode(model, builtin)
+    operator.inputs = np.array(inputs, np.int32)
+    operator.outputs = np.array(outputs, np.int32)
+    return operator
+
+
+def _opcode(model: Model, builtin: int) -> int:
+    for index, code in enumerate(model.operatorCodes):
+        if max(code.builtinCode, code.deprecatedBuiltinCode) == builtin:
+            return index
+    code = schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = builtin
+    code.version = 1
+    model.operatorCodes.append(code)
+    return len(model.operatorCodes) - 1
+
+
+def _constant(model: Model, subgraph: Subgraph, value: Any, kind: int) -> int:
+    buffer = schema.BufferT()
+    buffer.data = np.frombuffer(np.asarray(value).tobytes(), np.uint8)
+    model.buffers.append(buffer)
+    tensor = schema.TensorT()
+    tensor.shape = np.array(np.shape(value), np.int32)
+    tensor.type = kind
+    tensor.buffer = len(model.buffers) - 1
+    subgraph.tensors.append(tensor)
+    return len(subgraph.tensors) - 1
+
+
+class _SharingBuilder(flatbuffers.Builder):  # type: ignore[misc]
+    """Writes equal vectors and strings once, and constants aligned as the runtimes expect."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self._vectors: dict[tuple[str, bytes], int] = {}
+        self._strings: dict[Any, int] = {}
+
+    def CreateNumpyVector(self, x: Any) -> int:  # noqa: N802
+        key = (x.dtype.str, x.tobytes())
+        if key not in self._vectors:
+            if x.dtype == np.uint8:
+                self.Prep(16, x.size)  # so that the bytes themselves start on 16
+            self._vectors[key] = super().CreateNumpyVector(x)
+        return self._vectors[key]
+
+    def CreateString(self, s: Any, *args: Any) -> int:  # noqa: N802
+        if s not in self._strings:
+            self._strings[s] = super().CreateString(s, *args)
+        return self._strings[s]
+
+
+OPERATIONS: dict[int, str] = {
+    code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)
+}
+_VARIABLES = frozenset({"READ_VARIABLE", "ASSIGN_VARIABLE"})
+_WIDTHS = {schema.TensorType.UINT8: 1, schema.TensorType.INT8: 1, schema.TensorType.BOOL: 1}

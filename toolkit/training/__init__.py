@@ -1,0 +1,1 @@
+"""The training module of a branch: its variables and the signatures of DESIGN's contract."""

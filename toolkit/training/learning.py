@@ -1,0 +1,30 @@
+"""How a branch learns: the objective and its optimiser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from toolkit.training.optimizers import Adam, Optimizer
+
+LossName = Literal["cross_entropy", "mse", "huber"]
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """Labelled examples: cross-entropy over classes, or a regression loss."""
+
+    loss: LossName = "cross_entropy"
+    optimizer: Optimizer = Adam(learning_rate=0.001)
+
+
+@dataclass(frozen=True)
+class DoubleQ:
+    """Double deep Q-learning on transitions (obs, action, reward, next_obs, done)."""
+
+    discount: float = 0.99
+    huber_delta: float = 1.0
+    optimizer: Optimizer = Adam(learning_rate=0.00025)
+
+
+Learning = Supervised | DoubleQ

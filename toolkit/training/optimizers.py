@@ -1,0 +1,84 @@
+"""Optimisers as pure functions on one flat vector that holds all trainable tensors.
+
+update(gradient, slots, step) → (change of θ, new slots). One vector instead of one per tensor
+keeps the exported graph small: ten operations, however many layers the branch has. The formulas
+are those of Keras 3, so that a branch trains as it would there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import tensorflow as tf
+
+Slots = Mapping[str, tf.Tensor]
+
+
+class Optimizer(Protocol):
+    """`step` counts from zero; every slot is a vector as long as the gradient."""
+
+    slots: ClassVar[tuple[str, ...]]
+
+    def update(
+        self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
+    ) -> tuple[tf.Tensor, Slots]: ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """v ← μ·v - η·g;  θ ← θ + v."""
+
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    slots: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def update(
+        self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
+    ) -> tuple[tf.Tensor, Slots]:
+        velocity = self.momentum * slots["velocity"] - self.learning_rate * gradient
+        return velocity, {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """m ← m + (g - m)(1-β₁);  v ← v + (g² - v)(1-β₂);  θ ← θ - η_t · m / (√v + ε),
+    with η_t = η·√(1-β₂ᵗ) / (1-β₁ᵗ)."""
+
+    learning_rate: float = 0.001
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-7
+    slots: ClassVar[tuple[str, ...]] = ("mean", "square")
+
+    def update(
+        self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
+    ) -> tuple[tf.Tensor, Slots]:
+        mean = slots["mean"] + (gradient - slots["mean"]) * (1.0 - self.beta_1)
+        square = slots["square"] + (gradient * gradient - slots["square"]) * (1.0 - self.beta_2)
+        t = step + 1.0
+        rate = (
+            -self.learning_rate
+            * tf.sqrt(1.0 - tf.pow(self.beta_2, t))
+            / (1.0 - tf.pow(self.beta_1, t))
+        )
+        return rate * mean / (tf.sqrt(square) + self.epsilon), {"mean": mean, "square": square}
+
+
+@dataclass(frozen=True)
+class RMSProp:
+    """v ← ρ·v + (1-ρ)·g²;  θ ← θ - η_t · g / √(v + ε),  with η_t = η / (1 + decay·t)."""
+
+    learning_rate: float = 0.001
+    rho: float = 0.9
+    epsilon: float = 1e-7
+    decay: float = 0.0
+    slots: ClassVar[tuple[str, ...]] = ("square",)
+
+    def update(
+        self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
+    ) -> tuple[tf.Tensor, Slots]:
+        square = self.rho * slots["square"] + (1.0 - self.rho) * (gradient * gradient)
+        rate = -self.learning_rate / (1.0 + self.decay * step)
+        return rate * gradient * tf.math.rsqrt(square + self.epsilon), {"square": square}
