@@ -28,8 +28,8 @@ def rewrite(data: bytes, names: Mapping[str, tuple[Mapping[str, str], Mapping[st
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     name_signatures(model, names)
     for subgraph in model.subgraphs:
-        reorder(model, subgraph)
         fill_zeros(model, subgraph)
+        reorder(model, subgraph)
     drop_labels(model)
     store_buffers_once(model)
     for index in range(len(model.subgraphs)):

@@ -7,14 +7,17 @@ first, so that dθ_shared is the head of the vector and dθ_local its tail.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import tensorflow as tf
 
 from toolkit.autodiff import Program, Tape, run, trace
 from toolkit.autodiff.lower import lower
+from toolkit.autodiff.rules.rule import nonzero
 from toolkit.branch import Branch
 from toolkit.training.learning import DoubleQ, Supervised
 from toolkit.training.losses import cross_entropy, huber, mean_squared_error
@@ -51,6 +54,19 @@ def training_inputs(branch: Branch, batch: int) -> dict[str, tf.TensorSpec]:
     if branch.learning.loss == "cross_entropy":
         return {"x": frames, "y": choice}
     return {"x": frames, "y": tf.TensorSpec((batch, *branch.model.output_shape[1:]), tf.float32)}
+
+
+def _first_maximum(q: tf.Tensor) -> tf.Tensor:
+    """onehot(argmax q), of equal ones the first; ARG_MAX would cut the graph that XNNPACK takes."""
+    maxima = 1.0 - nonzero(tf.reduce_max(q, -1, keepdims=True) - q)
+    earlier = tf.matmul(maxima, np.triu(np.ones([q.shape[-1]] * 2, np.float32), 1))
+    return maxima * tf.nn.relu(1.0 - earlier)
+
+
+def _cut(vector: tf.Tensor, sizes: list[int]) -> list[tf.Tensor]:
+    """Consecutive pieces; SLICE, unlike SPLIT_V, is taken by XNNPACK."""
+    starts = itertools.accumulate(sizes, initial=0)
+    return [tf.slice(vector, [start], [n]) for start, n in zip(starts, sizes, strict=False)]
 
 
 class TrainingModule(tf.Module):  # type: ignore[misc]
@@ -119,7 +135,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         self, theta: Tensors, change: tf.Tensor, names: tuple[str, ...], sizes: list[int]
     ) -> None:
         """θ ← θ + change, tensor by tensor."""
-        parts = tf.split(change, sizes)
+        parts = _cut(change, sizes)
         for name, part in zip(names, parts, strict=True):
             self.store[name].assign(theta[name] + tf.reshape(part, theta[name].shape))
         self.store[STEP].assign(self.store[STEP].read_value() + 1.0)
@@ -176,15 +192,14 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     def apply(self) -> Tensors:
         """Steps θ_local by dθ_local, answers dθ_shared, and clears dθ."""
         total = self.store[ACCUMULATED].read_value()
-        shared, local = tf.split(total, [self.shared_size, sum(self.sizes) - self.shared_size])
+        halves = [self.shared_size, sum(self.sizes) - self.shared_size]
+        shared, local = _cut(total, halves)
         names, optimizer = self.branch.local_names, self.branch.learning.optimizer
         if names:
-            halves = [self.shared_size, sum(self.sizes) - self.shared_size]
             kept, moved = {}, {}
             for slot in optimizer.slots:
-                kept[slot], moved[slot] = tf.split(
-                    self.store[f"optimizer/{slot}"].read_value(), halves
-                )
+                both = self.store[f"optimizer/{slot}"].read_value()
+                kept[slot], moved[slot] = _cut(both, halves)
             change, moved = optimizer.update(local, moved, self.store[STEP].read_value())
             for slot in optimizer.slots:
                 self.store[f"optimizer/{slot}"].assign(tf.concat([kept[slot], moved[slot]], 0))
@@ -192,7 +207,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
             self.move(theta, change, names, self.sizes[len(self.branch.shared_names) :])
         self.store[ACCUMULATED].assign(total * 0.0)
         shared_names = self.branch.shared_names
-        parts = tf.split(shared, self.sizes[: len(shared_names)])
+        parts = _cut(shared, self.sizes[: len(shared_names)])
         return {
             name: tf.reshape(part, self.store[name].shape)
             for name, part in zip(shared_names, parts, strict=True)
@@ -244,13 +259,13 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     ) -> tuple[Tape, tf.Tensor, tf.Tensor]:
         """target = r + γ·(1 - done)·Q(s', argmax_a Q(s', a; θ); θ⁻);  L = huber(Q(s, a; θ) - target)."""
         ahead, output = self.batch_program, self.batch_program.y
-        actions = output.shape[-1]
-        best = tf.argmax(run(ahead, theta, next_obs)[output], -1, output_type=tf.int32)
+        best = _first_maximum(run(ahead, theta, next_obs)[output])
         future = run(ahead, self.read(TARGET), next_obs)[output]
-        value = tf.reduce_sum(future * tf.one_hot(best, actions), -1)
+        value = tf.reduce_sum(future * best, -1, keepdims=True)
+        reward, done = tf.reshape(reward, value.shape), tf.reshape(done, value.shape)
         target = reward + learning.discount * (1.0 - done) * value
         tape = run(self.training_program, theta, obs)
-        taken = tf.one_hot(action, actions)
-        q = tf.reduce_sum(tape[self.training_program.y] * taken, -1)
-        losses, dq = huber(q[:, None], target[:, None], learning.huber_delta)
+        taken = tf.one_hot(action, output.shape[-1])
+        q = tf.reduce_sum(tape[self.training_program.y] * taken, -1, keepdims=True)
+        losses, dq = huber(q, target, learning.huber_delta)
         return tape, losses, taken * dq

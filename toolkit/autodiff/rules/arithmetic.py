@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from toolkit.autodiff.program import Node
@@ -141,7 +142,9 @@ def compare(node: Node, a: Any, b: Any) -> Result:
 
 def select(_: Node, condition: tf.Tensor, a: Any, b: Any) -> Result:
     chosen = tf.cast(condition, "float32")
-    return tf.where(condition, a, b), (
+    # Dropout selects between x and zero: a product, unlike SELECT_V2, is taken by XNNPACK.
+    y = a * chosen if isinstance(b, np.ndarray) and not b.any() else tf.where(condition, a, b)
+    return y, (
         None,
         lambda dy: unbroadcast(dy * chosen, a),
         lambda dy: unbroadcast(dy * (1.0 - chosen), b),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from toolkit.autodiff.program import Node
-from toolkit.autodiff.rules.rule import Pullbacks, Rule, shape_of
+from toolkit.autodiff.rules.rule import Pullbacks, Rule, shape_of, sum_of
 from toolkit.autodiff.rules.windows import framed, shifted, spread, windows
 
 Result = tuple[tf.Tensor, Pullbacks]
@@ -43,7 +43,7 @@ def depthwise_conv2d(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> Result:
             )
             for k in range(multiplier)
         ]
-        return unpad(tf.add_n(parts))
+        return unpad(sum_of(parts))
 
     def kernel_gradient(dy: tf.Tensor) -> tf.Tensor:
         taps = []

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from toolkit.autodiff.rules.rule import Pullback, product, shape_of
+from toolkit.autodiff.rules.rule import Pullback, product, shape_of, sum_of
 
 Dilation = tuple[int, int]
 Gradients = tuple[Pullback, Pullback]
@@ -24,16 +24,18 @@ def convolution(x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tuple[tf
 
     def input_gradient(dy: tf.Tensor) -> tf.Tensor:
         if dilation != (1, 1):
-            return _products(_bordered(dy, kernel, dilation), _flipped(kernel), dilation)
+            return _input_gradient(dy, kernel, dilation)
         return tf.nn.conv2d_transpose(dy, kernel, shape_of(x), 1, "VALID")
 
     return y, (input_gradient, lambda dy: _kernel_gradient(x, dy, kernel, dilation))
 
 
 def products(x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tuple[tf.Tensor, Gradients]:
-    """BATCH_MATMUL on gathered patches; the better one in ai-edge-litert."""
-    return _products(x, kernel, dilation), (
-        lambda dy: _products(_bordered(dy, kernel, dilation), _flipped(kernel), dilation),
+    """BATCH_MATMUL on gathered columns; the better one in ai-edge-litert."""
+    high, wide, c, o = shape_of(kernel)
+    weights = tf.reshape(tf.transpose(kernel, [1, 2, 0, 3]), [wide * c, high * o])
+    return _slide(x, weights, (high, wide), o, dilation), (
+        lambda dy: _input_gradient(dy, kernel, dilation),
         lambda dy: _kernel_gradient(x, dy, kernel, dilation),
     )
 
@@ -41,41 +43,78 @@ def products(x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tuple[tf.Te
 FORMULATIONS: dict[str, Formulation] = {"convolution": convolution, "products": products}
 
 
-def _products(x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tf.Tensor:
-    """One product per convolution: the columns under a kernel row are gathered into channels,
-    all kernel rows are applied to all of them, and what belongs together is added up.
+def _slide(
+    x: tf.Tensor,
+    weights: tf.Tensor,
+    kernel: tuple[int, int],
+    o: int,
+    dilation: Dilation,
+    *,
+    backwards: bool = False,
+) -> tf.Tensor:
+    """Slides a kernel over x with one product: the columns under a kernel row are gathered into
+    channels, all kernel rows are applied to all of them, and what belongs together is added up.
 
-    [n·height·w, wide·c] · [wide·c, high·o]: a third of the memory of whole patches.
+    [n·height·w, wide·c] · [wide·c, high·o] takes a third of the memory of whole patches.
+    `backwards` turns the kernel by 180°.
     """
-    high, wide, c, o = shape_of(kernel)
-    n, height, width, _ = shape_of(x)
+    high, wide = kernel
+    n, height, width, c = shape_of(x)
     h, w = height - (high - 1) * dilation[0], width - (wide - 1) * dilation[1]
-    gathered = tf.reshape(_columns(x, wide, w, dilation), [n * height * w, wide * c])
-    weights = tf.reshape(kernel, [high, wide * c, o])
-    if high > 1:
-        weights = tf.transpose(weights, [1, 0, 2])
-    y = product(gathered, tf.reshape(weights, [wide * c, high * o]))
-    y = tf.reshape(y, [n, height, w, high * o])
+    gathered = tf.reshape(_columns(x, wide, w, dilation[1], backwards), [n * height * w, wide * c])
+    y = tf.reshape(product(gathered, weights), [n, height, w, high * o])
     if high == 1:
         return y
-    return tf.add_n(
-        [tf.slice(y, [0, i * dilation[0], 0, i * o], [n, h, w, o]) for i in range(high)]
-    )
+    tops = [(high - 1 - i if backwards else i) * dilation[0] for i in range(high)]
+    return sum_of(tf.slice(y, [0, top, 0, i * o], [n, h, w, o]) for i, top in enumerate(tops))
+
+
+def _input_gradient(dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tf.Tensor:
+    """The kernel, turned by 180° and with its channels exchanged, slides over dy."""
+    high, wide, c, o = shape_of(kernel)
+    weights = tf.reshape(tf.transpose(kernel, [1, 3, 0, 2]), [wide * o, high * c])
+    return _slide(_bordered(dy, kernel, dilation), weights, (high, wide), c, dilation, backwards=True)
 
 
 def _kernel_gradient(
     x: tf.Tensor, dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation
 ) -> tf.Tensor:
-    """dkernel[i, j] = Σ x[i:, j:]ᵀ·dy, one product per kernel row: the row's columns are gathered."""
+    """dkernel[i, j] = Σ x[i:, j:]ᵀ·dy, one product per kernel row; the thinner side is gathered."""
+    _, _, c, o = shape_of(kernel)
+    gather = _kernel_gradient_from_x if c < o else _kernel_gradient_from_dy
+    return gather(x, dy, kernel, dilation)
+
+
+def _kernel_gradient_from_x(
+    x: tf.Tensor, dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation
+) -> tf.Tensor:
     high, wide, c, o = shape_of(kernel)
     n, h, w, _ = shape_of(dy)
-    gathered = _columns(x, wide, w, dilation)
+    gathered = _columns(x, wide, w, dilation[1])
     gradient = tf.reshape(dy, [n * h * w, o])
     taps = []
     for i in range(high):
         rows = tf.slice(gathered, [0, i * dilation[0], 0, 0], [n, h, w, wide * c])
         taps.append(product(tf.reshape(rows, [n * h * w, wide * c]), gradient, transpose_a=True))
     return tf.reshape(tf.concat(taps, 0) if high > 1 else taps[0], shape_of(kernel))
+
+
+def _kernel_gradient_from_dy(
+    x: tf.Tensor, dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation
+) -> tf.Tensor:
+    """The gathered dy is the one of the input gradient, and is computed once for both."""
+    high, wide, c, o = shape_of(kernel)
+    n, height, width, _ = shape_of(x)
+    gathered = _columns(_bordered(dy, kernel, dilation), wide, width, dilation[1], backwards=True)
+    pixels = tf.reshape(x, [n * height * width, c])
+    taps = []
+    for i in range(high):
+        top = (high - 1 - i) * dilation[0]
+        rows = tf.slice(gathered, [0, top, 0, 0], [n, height, width, wide * o])
+        rows = tf.reshape(rows, [n * height * width, wide * o])
+        taps.append(product(pixels, rows, transpose_a=True))
+    stacked = tf.reshape(tf.concat(taps, 0) if high > 1 else taps[0], [high, c, wide, o])
+    return tf.transpose(stacked, [0, 2, 1, 3])
 
 
 def _bordered(dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tf.Tensor:
@@ -85,15 +124,10 @@ def _bordered(dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tf.Tensor
     return tf.pad(dy, [[0, 0], [top, top], [left, left], [0, 0]]) if top or left else dy
 
 
-def _flipped(kernel: tf.Tensor) -> tf.Tensor:
-    """Turned by 180° with input and output channels exchanged."""
-    return tf.transpose(tf.reverse(kernel, [0, 1]), [0, 1, 3, 2])
-
-
-def _columns(x: tf.Tensor, wide: int, w: int, dilation: Dilation) -> tf.Tensor:
+def _columns(x: tf.Tensor, wide: int, w: int, dilation: int, backwards: bool = False) -> tf.Tensor:
     """[n, height, w, wide·c]: every pixel together with its right-hand neighbours."""
     n, height, _, c = shape_of(x)
     if wide == 1:
         return x
-    shifts = [tf.slice(x, [0, 0, j * dilation[1], 0], [n, height, w, c]) for j in range(wide)]
-    return tf.concat(shifts, -1)
+    shifts = [tf.slice(x, [0, 0, j * dilation, 0], [n, height, w, c]) for j in range(wide)]
+    return tf.concat(shifts[::-1] if backwards else shifts, -1)

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from toolkit.autodiff.program import Node
-from toolkit.autodiff.rules.rule import Pullbacks, Rule, shape_of
+from toolkit.autodiff.rules.rule import Pullbacks, Rule, nonzero, shape_of, sum_of
 from toolkit.autodiff.rules.windows import (
     Window,
     framed,
@@ -29,28 +29,22 @@ def max_pool(node: Node, x: tf.Tensor) -> Result:
     y = tf.nn.max_pool2d(x, (high, wide), (rows.stride, columns.stride), node.attrs["padding"])
 
     def pullback(dy: tf.Tensor) -> tf.Tensor:
-        if _tiles(rows, columns, shape_of(x)):
+        if (rows.kernel, columns.kernel) == (rows.stride, columns.stride) and not (
+            rows.before or rows.after or columns.before or columns.after
+        ):
             return _to_tiles(x, y, dy, high, wide)
         return _to_windows(x, y, dy, rows, columns)
 
     return y, (pullback,)
 
 
-def _tiles(rows: Window, columns: Window, shape: tuple[int, ...]) -> bool:
-    """Windows that neither overlap nor leave a gap, nor reach over the edge."""
-    return (
-        rows.kernel == rows.stride
-        and columns.kernel == columns.stride
-        and rows.out * rows.stride == shape[1]
-        and columns.out * columns.stride == shape[2]
-    )
-
-
 def _to_tiles(x: tf.Tensor, y: tf.Tensor, dy: tf.Tensor, high: int, wide: int) -> tf.Tensor:
-    """Rows of a window become an axis and its columns channels: slices need no step, and
-    putting the gradients back is a concatenation."""
+    """Windows that do not overlap. Their rows become an axis and their columns channels: slices
+    need no step, and putting the gradients back is a concatenation."""
     n, h, w, c = shape_of(y)
-    pixels = tf.reshape(x, [n * h, high, w, wide * c])
+    _, height, width, _ = shape_of(x)
+    tiles, untile = framed(x, (0, h * high - height), (0, w * wide - width))
+    pixels = tf.reshape(tiles, [n * h, high, w, wide * c])
     gradients = _to_first_maxima(
         (
             tf.reshape(tf.slice(pixels, [0, i, 0, j * c], [n * h, 1, w, c]), [n, h, w, c])
@@ -64,7 +58,7 @@ def _to_tiles(x: tf.Tensor, y: tf.Tensor, dy: tf.Tensor, high: int, wide: int) -
         tf.reshape(tf.concat(gradients[i : i + wide], -1), [n * h, 1, w, wide * c])
         for i in range(0, high * wide, wide)
     ]
-    return tf.reshape(tf.concat(lines, 1), shape_of(x))
+    return untile(tf.reshape(tf.concat(lines, 1), shape_of(tiles)))
 
 
 def _to_windows(
@@ -76,11 +70,9 @@ def _to_windows(
     _, height, width, _ = shape_of(padded)
     taps = [(i, j) for i in range(rows.kernel) for j in range(columns.kernel)]
     gradients = _to_first_maxima((shifted(padded, *tap, rows, columns) for tap in taps), y, dy)
-    dx = tf.add_n(
-        [
-            unshifted(gradient, *tap, rows, columns, (height, width))
-            for tap, gradient in zip(taps, gradients, strict=True)
-        ]
+    dx = sum_of(
+        unshifted(gradient, *tap, rows, columns, (height, width))
+        for tap, gradient in zip(taps, gradients, strict=True)
     )
     return framed(dx, (-rows.before, -rows.after), (-columns.before, -columns.after))[0]
 
@@ -90,12 +82,12 @@ def _to_first_maxima(
 ) -> list[tf.Tensor]:
     """Visits the pixels of all windows in order; each window gives its gradient away once.
 
-    y ≥ pixel, so sign(y - pixel) is zero at a maximum: nothing is left for the later ones.
+    y ≥ pixel, and where they are equal nothing is left for the later ones.
     """
     gradients = []
     left = dy
     for pixel in pixels:
-        still_left = left * tf.sign(y - pixel)
+        still_left = left * nonzero(y - pixel)
         gradients.append(left - still_left)
         left = still_left
     return gradients

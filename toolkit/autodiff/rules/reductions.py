@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from toolkit.autodiff.program import Node
-from toolkit.autodiff.rules.rule import Pullbacks, Rule, shape_of
+from toolkit.autodiff.rules.rule import Pullbacks, Rule, nonzero, shape_of
 
 Result = tuple[tf.Tensor, Pullbacks]
 
@@ -34,8 +34,8 @@ def largest(node: Node, x: tf.Tensor, axes: Any) -> Result:
     y = tf.reduce_max(x, axes)
 
     def pullback(dy: tf.Tensor) -> tf.Tensor:
-        # x ≤ y, so 1 - sign(y - x) is one at the maxima and zero elsewhere.
-        maxima = 1.0 - tf.sign(tf.reshape(y, kept) - x)
+        # x ≤ y, so this is one at the maxima and zero elsewhere.
+        maxima = 1.0 - nonzero(tf.reshape(y, kept) - x)
         count = tf.reduce_sum(maxima, axes, keepdims=True)
         return maxima * (tf.reshape(dy, kept) / count)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +16,7 @@ Pullbacks = tuple[Pullback | None, ...]
 Rule = Callable[..., tuple[tf.Tensor, Pullbacks]]
 
 NO_GRADIENT: Pullbacks = ()
+_HUGE = 3e38  # nearly the largest float32
 
 
 def shape_of(tensor: Any) -> tuple[int, ...]:
@@ -31,8 +34,29 @@ def unbroadcast(gradient: tf.Tensor, like: Any) -> tf.Tensor:
     return tf.reshape(tf.reduce_sum(gradient, axes), target)
 
 
+def sum_of(parts: Iterable[tf.Tensor]) -> tf.Tensor:
+    """A chain of ADDs, which XNNPACK takes; it does not take ADD_N."""
+    return functools.reduce(operator.add, parts)
+
+
+def nonzero(x: tf.Tensor) -> tf.Tensor:
+    """1 where x > 0 and 0 where x = 0, for x ≥ 0: one multiplication with a fused clip.
+
+    SIGN would do, but XNNPACK does not take it, and casting a comparison costs six times more.
+    """
+    return tf.clip_by_value(x * _HUGE, -1.0, 1.0)
+
+
 def product(
     a: tf.Tensor, b: tf.Tensor, *, transpose_a: bool = False, transpose_b: bool = False
 ) -> tf.Tensor:
-    """A matrix product that stays a BATCH_MATMUL, the fast one with variable weights."""
-    return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_a, adj_y=transpose_b)
+    """A matrix product that stays a BATCH_MATMUL, the fast one with variable weights.
+
+    The converter turns a·bᵀ of two matrices into FULLY_CONNECTED, which XNNPACK only takes with
+    constant weights; a batch of one keeps it from that.
+    """
+    alone = transpose_b and len(a.shape) == 2
+    if alone:
+        a, b = tf.reshape(a, [1, *a.shape]), tf.reshape(b, [1, *b.shape])
+    y = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_a, adj_y=transpose_b)
+    return tf.reshape(y, y.shape[1:]) if alone else y
