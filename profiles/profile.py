@@ -46,6 +46,9 @@ class Profile:
     branch: Literal["lightweight", "complex"] = field(metadata=_key("Network the device trains"))
     batch_size: int = field(metadata=_key("Samples in one training step", least=1, most=4096))
     threads: int = field(metadata=_key("CPU threads the runtime may use", least=1, most=64))
+    runtime: Literal["ai-edge-litert", "tflite-runtime"] = field(
+        metadata=_key("TFLite runtime whose speed the bundle is made for; both run it")
+    )
     memory_cap_mib: int = field(
         metadata=_key("Most memory the device agent may use", least=1, unit="MiB")
     )

@@ -3,7 +3,6 @@
 ToolkitError
 ├── ModelError          the branch or its file is not what an export needs
 │   └── UnsupportedOp   a layer needs an operation that has no builtin-only rule
-├── BundleError         a bundle is missing, truncated or not ours
 └── ExportError         the export could not be finished; nothing was written
 """
 
@@ -28,10 +27,6 @@ class UnsupportedOp(ModelError):
             f"layer {layer!r} needs the operation {op}{because}, "
             "which cannot be trained with TFLite's builtin operations."
         )
-
-
-class BundleError(ToolkitError):
-    """A bundle is missing, truncated, or was not written by this toolkit."""
 
 
 class ExportError(ToolkitError):

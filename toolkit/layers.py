@@ -8,7 +8,7 @@ import keras
 
 
 @keras.saving.register_keras_serializable("stemshare")
-class BranchDropout(keras.layers.Layer):
+class BranchDropout(keras.layers.Layer):  # type: ignore[misc]
     """Drops the whole branch, all or nothing, for each example with probability `rate`.
 
     It sits at the end of the complex branch of a cascade, so that the lightweight branch beside

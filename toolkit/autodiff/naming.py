@@ -17,6 +17,8 @@ def named_variables(model: keras.Model) -> dict[str, keras.Variable]:
     for variable in model.variables:
         name = variable.path.removeprefix(f"{model.name}/")
         if name in named:
-            raise ModelError(f"two tensors of the model are called {name!r}; name its layers apart.")
+            raise ModelError(
+                f"two tensors of the model are called {name!r}; name its layers apart."
+            )
         named[name] = variable
     return named

@@ -60,10 +60,11 @@ class Program:
         return last.inputs[0] if last is not None and last.op == "Softmax" else self.y
 
     def active(self, names: frozenset[str]) -> frozenset[Value]:
-        """Every value that depends on one of the named parameters."""
+        """Every value that depends smoothly on one of the named parameters: no comparisons."""
         seen = {self.parameters[name] for name in names}
         for node in self.nodes:
-            if node.op != "StopGradient" and not seen.isdisjoint(node.inputs):
+            smooth = node.op != "StopGradient" and node.output.dtype == "float32"
+            if smooth and not seen.isdisjoint(node.inputs):
                 seen.add(node.output)
         return frozenset(seen)
 

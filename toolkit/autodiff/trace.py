@@ -90,7 +90,7 @@ def _read(
 
     def new(tensor: tf.Tensor) -> Value:
         nonlocal count
-        if None in (tensor.shape.dims or [None]) and tensor.shape.rank != 0:
+        if not tensor.shape.is_fully_defined():
             layer = _layer(tensor.op, layers)
             raise ModelError(f"layer {layer!r} has a shape that is unknown until it runs.")
         count += 1
@@ -183,13 +183,14 @@ def _fold(
 
 def _layer(op: tf.Operation, layers: frozenset[str]) -> str:
     """The innermost Keras layer in the operation's scope: 'net/conv1_1/Relu' is in conv1."""
-    for part in reversed(op.name.split("/")):
+    scopes: list[str] = op.name.split("/")
+    for part in reversed(scopes):
         stem, _, number = part.rpartition("_")
         if part in layers:
             return part
         if number.isdigit() and stem in layers:
             return stem
-    return op.name.split("/")[0]
+    return scopes[0]
 
 
 def _attributes(op: tf.Operation) -> dict[str, Any]:
@@ -200,7 +201,7 @@ def _attributes(op: tf.Operation) -> dict[str, Any]:
             continue
         value = op.get_attr(key)
         if isinstance(value, bytes):
-            value = value.decode()
+            value = value.decode(errors="replace")  # a function's settings are no text
         elif isinstance(value, tf.DType):
             value = value.name
         elif isinstance(value, list):

@@ -1,0 +1,1 @@
+"""Benchmarks: long-running comparisons, each a command of its own."""

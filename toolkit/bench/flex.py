@@ -1,11 +1,13 @@
 """The documented way to train on a device: TensorFlow's gradients, run by the Flex delegate.
 
 Runs in an environment of its own, since TensorFlow 2.18 is the last that runs Flex from pip:
-    python -m toolkit.bench.flex TASK BRANCH TOPOLOGY BATCH OUT
+    python -m toolkit.bench.flex convert TASK BRANCH TOPOLOGY BATCH OUT
+    python -m toolkit.bench.flex run MODEL STEPS THREADS
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from toolkit import zoo
+from toolkit.bench.timing import timed_steps
 from toolkit.branch import Branch
 from toolkit.reference import Network, Reference
 from toolkit.training.module import training_inputs
@@ -27,8 +30,9 @@ class FlexModule(tf.Module):  # type: ignore[misc]
         self.reference = Reference(branch)
         model = branch.model
         self.theta = [tf.Variable(v.numpy()) for v in model.trainable_variables]
-        self.rest = [tf.Variable(v.numpy()) for v in model.non_trainable_variables]
         self.target = [tf.Variable(v.numpy()) for v in model.trainable_variables]
+        # TFLite has no variables of Keras' seed type; a fixed seed still draws every mask.
+        self.rest = [tf.constant(v.numpy()) for v in model.non_trainable_variables]
         self.slots = [
             {slot: tf.Variable(tf.zeros(v.shape)) for slot in branch.learning.optimizer.slots}
             for v in self.theta
@@ -39,15 +43,23 @@ class FlexModule(tf.Module):  # type: ignore[misc]
         theta = [v.read_value() for v in self.theta]
         with tf.GradientTape() as tape:
             tape.watch(theta)
-            loss = self.reference.loss(self._network(theta), self._network(self.target), **batch)
+            target = self._network([v.read_value() for v in self.target])
+            loss = self.reference.loss(self._network(theta), target, **batch)
         step = self.step.read_value()
         for v, g, slots in zip(self.theta, tape.gradient(loss, theta), self.slots, strict=True):
-            change, new = self.branch.learning.optimizer.update(g, slots, step)
+            values = {name: slot.read_value() for name, slot in slots.items()}
+            change, new = self.branch.learning.optimizer.update(g, values, step)
             v.assign_add(change)
             for name, value in new.items():
                 slots[name].assign(value)
         self.step.assign(step + 1.0)
         return {"loss": loss}
+
+    def sync_target(self) -> dict[str, tf.Tensor]:
+        """Keeps the converter from taking the target network for constants."""
+        for target, v in zip(self.target, self.theta, strict=True):
+            target.assign(v.read_value())
+        return {"step": self.step.read_value()}
 
     def _network(self, theta: list[tf.Tensor]) -> Network:
         def call(x: tf.Tensor, training: bool = False) -> tf.Tensor:
@@ -64,10 +76,15 @@ def convert(branch: Branch, batch: int) -> bytes:
         name: tf.TensorSpec(spec.shape, spec.dtype, name=name)
         for name, spec in training_inputs(branch, batch).items()
     }
-    train = tf.function(module.train, autograph=False).get_concrete_function(**specs)
+    signatures = {
+        "train": tf.function(module.train, autograph=False).get_concrete_function(**specs),
+        "sync_target": tf.function(module.sync_target, autograph=False).get_concrete_function(),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        tf.saved_model.save(module, folder, signatures={"train": train})
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["train"])
+        tf.saved_model.save(module, folder, signatures=signatures)
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            folder, signature_keys=list(signatures)
+        )
         converter.target_spec.supported_ops = [
             tf.lite.OpsSet.TFLITE_BUILTINS,
             tf.lite.OpsSet.SELECT_TF_OPS,
@@ -76,6 +93,23 @@ def convert(branch: Branch, batch: int) -> bytes:
         return bytes(converter.convert())
 
 
+def run(model: Path, steps: int, threads: int) -> dict[str, object]:
+    """TensorFlow's own interpreter brings the Flex delegate along."""
+    interpreter = tf.lite.Interpreter(model_path=str(model), num_threads=threads)
+    train = interpreter.get_signature_runner("train")
+    specs = {
+        name: (tuple(detail["shape"]), detail["dtype"])
+        for name, detail in train.get_input_details().items()
+    }
+    return timed_steps(lambda batch: float(train(**batch)["loss"]), specs, steps)
+
+
 if __name__ == "__main__":
-    task, branch_name, topology, batch_size, out = sys.argv[1:]
-    Path(out).write_bytes(convert(zoo.build(task, branch_name, topology), int(batch_size)))
+    match sys.argv[1:]:
+        case ["convert", task, branch_name, topology, batch_size, out]:
+            branch = zoo.build(task, branch_name, topology)
+            Path(out).write_bytes(convert(branch, int(batch_size)))
+        case ["run", model_path, steps, threads]:
+            print(json.dumps(run(Path(model_path), int(steps), int(threads))))
+        case _:
+            sys.exit(__doc__)

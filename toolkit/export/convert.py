@@ -26,7 +26,6 @@ def convert_module(module: TrainingModule) -> bytes:
         except Exception as error:  # the converter raises whatever it likes
             raise ExportError(f"the TFLite converter refused the branch: {error}") from error
 
-
     return rewrite(data, {name: (f.inputs, f.outputs) for name, f in functions.items()})
 
 

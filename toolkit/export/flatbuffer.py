@@ -25,18 +25,22 @@ _FILL_FROM = 64  # bytes; below that a stored zero is smaller than the operation
 
 def rewrite(data: bytes, names: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]) -> bytes:
     """All passes; `names` gives, per signature, the true names of its inputs and outputs."""
-    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    model = parse(data)
     name_signatures(model, names)
     for subgraph in model.subgraphs:
         fill_zeros(model, subgraph)
         reorder(model, subgraph)
     drop_labels(model)
     store_buffers_once(model)
-    for index in range(len(model.subgraphs)):
-        share_constants(model, index)
+    number_alike(model)
+    share_tables(model)
     builder = _SharingBuilder(len(data))
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
+
+
+def parse(data: bytes) -> Model:
+    return schema.ModelT.InitFromPackedBuf(data, 0)
 
 
 def name_signatures(
@@ -149,36 +153,125 @@ def store_buffers_once(model: Model) -> None:
     model.buffers = kept
 
 
-def share_constants(model: Model, index: int) -> None:
-    """Equal constant tensors of a subgraph become one, and unused tensors go."""
+def number_alike(model: Model) -> None:
+    """Numbers tensors so that what two signatures both compute has the same number in both.
+
+    `train` and `accumulate` share most of their operations, which then can be written once. Equal
+    constants become one tensor on the way, and unused tensors go.
+    """
+    meanings: dict[Any, int] = {}
+    numbers: dict[int, int] = {}  # by meaning
+    largest_first = sorted(
+        range(len(model.subgraphs)), key=lambda i: -len(model.subgraphs[i].tensors)
+    )
+    for index in largest_first:
+        subgraph = model.subgraphs[index]
+        meant = _meanings(model, subgraph, meanings)
+        found = list(dict.fromkeys(meant.values()))
+        free = set(range(len(found)))
+        order: dict[int, int] = {}  # meaning → number in this subgraph
+        for meaning in found:
+            if numbers.get(meaning) in free:
+                order[meaning] = numbers[meaning]
+                free.remove(order[meaning])
+        new = [meaning for meaning in found if meaning not in order]
+        for meaning, number in zip(new, sorted(free), strict=True):
+            order[meaning] = number
+            numbers.setdefault(meaning, number)
+        _renumber(model, index, {t: order[m] for t, m in meant.items()})
+
+
+def _meanings(model: Model, subgraph: Subgraph, known: dict[Any, int]) -> dict[int, int]:
+    """For each used tensor a number that says what it is: same number, same computation.
+
+    Variables come first, since every signature has them.
+    """
+    meant: dict[int, int] = {}
+    seen: set[int] = set()
+
+    def meaning(*structure: Any) -> int:
+        return known.setdefault(structure, len(known))
+
+    for position, tensor in enumerate(subgraph.inputs):
+        meant[int(tensor)] = meaning("input", position, _content(subgraph.tensors[tensor]))
+    ranks = {"VAR_HANDLE": 0, "READ_VARIABLE": 1}
+    for operator in sorted(subgraph.operators, key=lambda o: ranks.get(operation(model, o), 2)):
+        for tensor in operator.inputs:
+            if tensor >= 0 and int(tensor) not in meant:
+                meant[int(tensor)] = meaning("constant", _content(subgraph.tensors[tensor]))
+        sources = tuple(meant.get(int(t), -1) for t in operator.inputs)
+        same = (operator.opcodeIndex, _content(operator.builtinOptions), sources)
+        for position, tensor in enumerate(operator.outputs):
+            # The same computation twice in a subgraph (two draws, two reads) is two tensors.
+            times = 0
+            while (found := meaning("result", *same, position, times)) in seen:
+                times += 1
+            meant[int(tensor)] = found
+            seen.add(found)
+    return meant
+
+
+def _renumber(model: Model, index: int, order: Mapping[int, int]) -> None:
     subgraph = model.subgraphs[index]
-    first: dict[tuple[Any, ...], int] = {}
-    same = list(range(len(subgraph.tensors)))
-    for number, tensor in enumerate(subgraph.tensors):
-        if tensor.buffer != 0:
-            shape = () if tensor.shape is None else tuple(tensor.shape)
-            same[number] = first.setdefault((tensor.buffer, tensor.type, shape), number)
-    used = {same[t] for t in [*subgraph.inputs, *subgraph.outputs]}
-    for operator in subgraph.operators:
-        used.update(same[t] for t in [*operator.inputs, *operator.outputs] if t >= 0)
-    order = {old: new for new, old in enumerate(sorted(used))}
 
-    def renumber(tensors: Any) -> Any:
-        return np.array([order[same[t]] if t >= 0 else t for t in tensors], np.int32)
+    def renumbered(tensors: Any) -> Any:
+        return np.array([order[int(t)] if t >= 0 else t for t in tensors], np.int32)
 
-    subgraph.tensors = [subgraph.tensors[old] for old in order]
-    subgraph.inputs, subgraph.outputs = renumber(subgraph.inputs), renumber(subgraph.outputs)
+    tensors = {number: subgraph.tensors[old] for old, number in order.items()}
+    subgraph.tensors = [tensors[number] for number in sorted(tensors)]
+    subgraph.inputs, subgraph.outputs = renumbered(subgraph.inputs), renumbered(subgraph.outputs)
     for operator in subgraph.operators:
-        operator.inputs, operator.outputs = renumber(operator.inputs), renumber(operator.outputs)
+        operator.inputs = renumbered(operator.inputs)
+        operator.outputs = renumbered(operator.outputs)
     for signature in model.signatureDefs:
         if signature.subgraphIndex == index:
             for entry in [*(signature.inputs or []), *(signature.outputs or [])]:
-                entry.tensorIndex = order[same[entry.tensorIndex]]
+                entry.tensorIndex = order[entry.tensorIndex]
+
+
+def share_tables(model: Model) -> None:
+    """Equal tensors and equal operations are written once, and referred to from everywhere."""
+    once: dict[Any, _Once] = {}
+
+    def shared(item: Any) -> _Once:
+        return once.setdefault(_content(item), _Once(item))
+
+    for subgraph in model.subgraphs:
+        subgraph.tensors = [shared(tensor) for tensor in subgraph.tensors]
+        subgraph.operators = [shared(operator) for operator in subgraph.operators]
+    for part in list(once.values()):
+        options = getattr(part.item, "builtinOptions", None)
+        if options is not None:
+            part.item.builtinOptions = shared(options)
+
+
+def _content(item: Any) -> Any:
+    """What two parts of the model must have in common to be the same, all the way down."""
+    if isinstance(item, np.ndarray):
+        return item.dtype.str, item.tobytes()
+    if hasattr(item, "__dict__"):
+        return type(item).__name__, *((k, _content(v)) for k, v in sorted(vars(item).items()))
+    return item
+
+
+class _Once:
+    """Packs its item the first time, and afterwards answers where it is."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+        self.place: int | None = None
+
+    def Pack(self, builder: Any) -> int:  # noqa: N802
+        if self.place is None:
+            self.place = self.item.Pack(builder)
+        return self.place
 
 
 def operation(model: Model, operator: Operator) -> str:
-    """The builtin operation's name."""
+    """The builtin operation's name, or a custom operation's own."""
     code = model.operatorCodes[operator.opcodeIndex]
+    if code.customCode is not None:
+        return str(code.customCode.decode())
     return OPERATIONS[max(code.builtinCode, code.deprecatedBuiltinCode)]
 
 

@@ -39,14 +39,13 @@ def schedule(tasks: Sequence[Task], sizes: Sequence[int]) -> list[int]:
         chosen = min(ready, key=lambda i: (_cost(tasks[i], body, alive, sizes), -i))
         ready.remove(chosen)
         backwards.append(chosen)
-        task = tasks[chosen]
-        if not task.in_place:
-            alive.difference_update(task.outputs)
-        alive.update(body[tensor] for tensor in task.inputs)
-        for needed in before[chosen]:
-            waiting[needed] -= 1
-            if waiting[needed] == 0:
-                ready.add(needed)
+        if not tasks[chosen].in_place:
+            alive.difference_update(tasks[chosen].outputs)
+        alive.update(body[tensor] for tensor in tasks[chosen].inputs)
+        for earlier in before[chosen]:
+            waiting[earlier] -= 1
+            if waiting[earlier] == 0:
+                ready.add(earlier)
     return backwards[::-1]
 
 
@@ -76,11 +75,9 @@ def _dependencies(tasks: Sequence[Task]) -> list[set[int]]:
     reads_since: dict[int, list[int]] = defaultdict(list)
     lead: list[int] = []
     for index, task in enumerate(tasks):
+        before[index].update(lead[-1:])
         if task.first:
-            before[index].update(lead[-1:])
             lead.append(index)
-        else:
-            before[index].update(lead[-1:])
         before[index].update(producer[t] for t in task.inputs if t in producer)
         for variable in task.reads:
             if variable in last_write:

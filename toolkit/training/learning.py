@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from toolkit.training.optimizers import Adam, Optimizer
@@ -15,7 +15,7 @@ class Supervised:
     """Labelled examples: cross-entropy over classes, or a regression loss."""
 
     loss: LossName = "cross_entropy"
-    optimizer: Optimizer = Adam(learning_rate=0.001)
+    optimizer: Optimizer = field(default_factory=Adam)
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class DoubleQ:
 
     discount: float = 0.99
     huber_delta: float = 1.0
-    optimizer: Optimizer = Adam(learning_rate=0.00025)
+    optimizer: Optimizer = field(default_factory=lambda: Adam(learning_rate=0.00025))
 
 
 Learning = Supervised | DoubleQ

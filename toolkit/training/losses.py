@@ -31,3 +31,6 @@ def huber(
     clipped = tf.clip_by_value(error, -delta, delta)
     losses = clipped * (error - 0.5 * clipped)
     return tf.reduce_mean(losses, -1), clipped * (1.0 / outputs.shape[-1])
+
+
+LOSSES = {"cross_entropy": cross_entropy, "mse": mean_squared_error, "huber": huber}

@@ -34,9 +34,7 @@ class SGD:
     momentum: float = 0.0
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
-    def update(
-        self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
-    ) -> tuple[tf.Tensor, Slots]:
+    def update(self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor) -> tuple[tf.Tensor, Slots]:
         velocity = self.momentum * slots["velocity"] - self.learning_rate * gradient
         return velocity, {"velocity": velocity}
 
@@ -52,9 +50,7 @@ class Adam:
     epsilon: float = 1e-7
     slots: ClassVar[tuple[str, ...]] = ("mean", "square")
 
-    def update(
-        self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
-    ) -> tuple[tf.Tensor, Slots]:
+    def update(self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor) -> tuple[tf.Tensor, Slots]:
         mean = slots["mean"] + (gradient - slots["mean"]) * (1.0 - self.beta_1)
         square = slots["square"] + (gradient * gradient - slots["square"]) * (1.0 - self.beta_2)
         t = step + 1.0
@@ -76,9 +72,7 @@ class RMSProp:
     decay: float = 0.0
     slots: ClassVar[tuple[str, ...]] = ("square",)
 
-    def update(
-        self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor
-    ) -> tuple[tf.Tensor, Slots]:
+    def update(self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor) -> tuple[tf.Tensor, Slots]:
         square = self.rho * slots["square"] + (1.0 - self.rho) * (gradient * gradient)
         rate = -self.learning_rate / (1.0 + self.decay * step)
         return rate * gradient * tf.math.rsqrt(square + self.epsilon), {"square": square}

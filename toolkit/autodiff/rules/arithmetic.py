@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from toolkit.autodiff.program import Node
 from toolkit.autodiff.rules.rule import NO_GRADIENT, Pullbacks, Rule, unbroadcast
+from toolkit.errors import UnsupportedOp
 
 Result = tuple[tf.Tensor, Pullbacks]
 
@@ -62,6 +63,14 @@ def negate(_: Node, x: tf.Tensor) -> Result:
 
 def square(_: Node, x: tf.Tensor) -> Result:
     return x * x, (lambda dy: dy * (2.0 * x),)
+
+
+def power(node: Node, x: tf.Tensor, exponent: Any) -> Result:
+    """xⁿ for a constant n: dy/dx = n·xⁿ⁻¹."""
+    if not isinstance(exponent, np.ndarray) or exponent.size != 1:
+        raise UnsupportedOp(node.layer, node.op, "an exponent that is not one constant number")
+    n = float(exponent.item())
+    return tf.pow(x, n), (lambda dy: dy * (n * tf.pow(x, n - 1.0)),)
 
 
 def square_root(_: Node, x: tf.Tensor) -> Result:
@@ -174,6 +183,7 @@ RULES: dict[str, Rule] = {
     "Minimum": minimum,
     "Neg": negate,
     "Square": square,
+    "Pow": power,
     "Sqrt": square_root,
     "Rsqrt": reciprocal_square_root,
     "Exp": exponential,

@@ -25,7 +25,8 @@ def conv2d(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> Result:
     step = (rows.stride, columns.stride)
     if high == wide == 1 and step != (1, 1):
         dense, undo_input = _subsampled(node, x)
-        dense_kernel, undo_kernel = kernel, _same
+        dense_kernel: tf.Tensor = kernel
+        undo_kernel: Pullback = _same
     else:
         if step != (1, 1) and (rows.dilation, columns.dilation) != (1, 1):
             raise UnsupportedOp(node.layer, node.op, "stride together with dilation")
@@ -80,7 +81,9 @@ def _kernel_blocks(kernel: tf.Tensor, high: int, wide: int) -> tuple[tf.Tensor, 
 
     def pullback(dy: tf.Tensor) -> tf.Tensor:
         dy = tf.transpose(tf.reshape(dy, swapped), [0, 2, 1, 3, 4])
-        return tf.reshape(unfill(tf.reshape(dy, [1, tall * high, broad * wide, c * o])), [kh, kw, c, o])
+        return tf.reshape(
+            unfill(tf.reshape(dy, [1, tall * high, broad * wide, c * o])), [kh, kw, c, o]
+        )
 
     dense = tf.transpose(tf.reshape(filled, split), [0, 2, 1, 3, 4])
     return tf.reshape(dense, [tall, broad, high * wide * c, o]), pullback

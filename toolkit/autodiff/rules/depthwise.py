@@ -27,7 +27,9 @@ def depthwise_conv2d(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> Result:
 
     def input_gradient(dy: tf.Tensor) -> tf.Tensor:
         """A depthwise convolution of the spread-out dy with the flipped kernel."""
-        flipped = tf.reverse(kernel, [0, 1])
+        # Rows and columns turn as one axis: tflite-runtime reverses only the first it is given.
+        taps = tf.reshape(kernel, [high * wide, channels * multiplier])
+        flipped = tf.reshape(tf.reverse(taps, [0]), shape_of(kernel))
         wide_dy = spread(dy, rows.stride, columns.stride)
         _, h, w, _ = shape_of(wide_dy)
         top, left = rows.reach - 1, columns.reach - 1

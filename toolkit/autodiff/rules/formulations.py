@@ -73,7 +73,9 @@ def _input_gradient(dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tf.
     """The kernel, turned by 180° and with its channels exchanged, slides over dy."""
     high, wide, c, o = shape_of(kernel)
     weights = tf.reshape(tf.transpose(kernel, [1, 3, 0, 2]), [wide * o, high * c])
-    return _slide(_bordered(dy, kernel, dilation), weights, (high, wide), c, dilation, backwards=True)
+    return _slide(
+        _bordered(dy, kernel, dilation), weights, (high, wide), c, dilation, backwards=True
+    )
 
 
 def _kernel_gradient(

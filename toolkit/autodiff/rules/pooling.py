@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from toolkit.autodiff.program import Node
@@ -77,9 +78,7 @@ def _to_windows(
     return framed(dx, (-rows.before, -rows.after), (-columns.before, -columns.after))[0]
 
 
-def _to_first_maxima(
-    pixels: Iterable[tf.Tensor], y: tf.Tensor, dy: tf.Tensor
-) -> list[tf.Tensor]:
+def _to_first_maxima(pixels: Iterable[tf.Tensor], y: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
     """Visits the pixels of all windows in order; each window gives its gradient away once.
 
     y ≥ pixel, and where they are equal nothing is left for the later ones.
@@ -113,10 +112,10 @@ def average_pool(node: Node, x: tf.Tensor) -> Result:
     return y, (pullback,)
 
 
-def _members(window: Window, size: int) -> np.ndarray:
+def _members(window: Window, size: int) -> npt.NDArray[np.int64]:
     """How many real pixels each window holds: zeros around the image do not count."""
     first = np.arange(window.out) * window.stride - window.before
-    return np.minimum(first + window.kernel, size) - np.maximum(first, 0)
+    return np.asarray(np.minimum(first + window.kernel, size) - np.maximum(first, 0))
 
 
 RULES: dict[str, Rule] = {"MaxPool": max_pool, "AvgPool": average_pool}

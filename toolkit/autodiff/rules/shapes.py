@@ -87,6 +87,17 @@ def strided_slice(node: Node, x: tf.Tensor, begin: Any, end: Any, strides: Any) 
     return y, (lambda dy: tf.pad(tf.reshape(dy, sizes), paddings),)
 
 
+def space_to_batch(_: Node, x: tf.Tensor, block: Any, paddings: Any) -> Result:
+    """A dilated convolution is a dense one on every n-th pixel; these two take the pixels apart."""
+    y = tf.raw_ops.SpaceToBatchND(input=x, block_shape=block, paddings=paddings)
+    return y, (lambda dy: tf.raw_ops.BatchToSpaceND(input=dy, block_shape=block, crops=paddings),)
+
+
+def batch_to_space(_: Node, x: tf.Tensor, block: Any, crops: Any) -> Result:
+    y = tf.raw_ops.BatchToSpaceND(input=x, block_shape=block, crops=crops)
+    return y, (lambda dy: tf.raw_ops.SpaceToBatchND(input=dy, block_shape=block, paddings=crops),)
+
+
 RULES: dict[str, Rule] = {
     "Reshape": reshape,
     "Transpose": transpose,
@@ -96,4 +107,6 @@ RULES: dict[str, Rule] = {
     "Tile": tile,
     "BroadcastTo": broadcast_to,
     "StridedSlice": strided_slice,
+    "SpaceToBatchND": space_to_batch,
+    "BatchToSpaceND": batch_to_space,
 }

@@ -52,11 +52,12 @@ def _window(node: Node, kernel: int, axis: int) -> Window:
     return Window(kernel, stride, dilation, missing // 2, missing - missing // 2, out)
 
 
-def framed(x: tf.Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> tuple[tf.Tensor, Pullback]:
+def framed(
+    x: tf.Tensor, rows: tuple[int, int], columns: tuple[int, int]
+) -> tuple[tf.Tensor, Pullback]:
     """Adds (or, if negative, removes) rows and columns of zeros before and after."""
     if rows == (0, 0) and columns == (0, 0):
         return x, lambda dy: dy
-    n, height, width, c = shape_of(x)
     (top, bottom), (left, right) = rows, columns
     y = _crop(x, top, bottom, left, right)
     y = _zeros_around(y, top, bottom, left, right)
@@ -103,11 +104,13 @@ def blocks(x: tf.Tensor, high: int, wide: int) -> tuple[tf.Tensor, Pullback]:
 
 
 def spread(x: tf.Tensor, high: int, wide: int) -> tf.Tensor:
-    """[n, h, w, c] → [n, h·high, w·wide, c] with zeros between: the transpose of a strided slice."""
+    """[n, h, w, c] → [n, h·high, w·wide, c] with zeros between: a strided slice transposed."""
     if high == wide == 1:
         return x
     n, h, w, c = shape_of(x)
-    x = tf.pad(tf.reshape(x, [n * h, 1, w, c]), [[0, 0], [0, high - 1], [0, 0], [0, (wide - 1) * c]])
+    x = tf.pad(
+        tf.reshape(x, [n * h, 1, w, c]), [[0, 0], [0, high - 1], [0, 0], [0, (wide - 1) * c]]
+    )
     return tf.reshape(x, [n, h * high, w * wide, c])
 
 

@@ -1,0 +1,42 @@
+# `make demo` and `make test` set up everything that they need: a .venv here, and mosquitto.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+.PHONY: demo test check format lock clean mosquitto
+
+demo: $(VENV)/.ready
+	$(BIN)/toolkit demo
+
+test: check mosquitto
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The lock file pins every package that was tested, with its digests.
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install CPython 3.11, or say make PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+mosquitto:
+	@scripts/install-mosquitto
+
+lock: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 \
+	    --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock \
+	    --constraint constraints.txt
+
+clean:
+	rm -rf $(VENV) build

@@ -1,0 +1,1 @@
+"""Wire format, topics, merge arithmetic, coordinators and the aggregator; never TensorFlow."""

@@ -1,0 +1,60 @@
+"""Trains a bundle on examples of its own, without any broker.
+
+    python -m firmware_sim.local --bundle DIR --data FILE.npz [--steps N]
+
+FILE.npz holds x_train, y_train, x_test and y_test. The answer is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from firmware_sim.bundle import BundleError, open_bundle
+from firmware_sim.measure import peak_memory_bytes
+from firmware_sim.runtime import Model, RuntimeUnavailable, WrongInput
+from firmware_sim.supervised import evaluate, train
+
+
+def learn(bundle_folder: Path, data: Path, *, steps: int, runtime: str | None) -> dict[str, object]:
+    bundle = open_bundle(bundle_folder)
+    with np.load(data, allow_pickle=False) as arrays:
+        x_train, y_train = arrays["x_train"], arrays["y_train"]
+        x_test, y_test = arrays["x_test"], arrays["y_test"]
+    model = Model(bundle.model, runtime=runtime, threads=bundle.manifest["profile"]["threads"])
+    before = evaluate(model, x_test, y_test)
+    taken = list(train(model, x_train, y_train, steps=steps, seed=0))
+    return {
+        "runtime": model.runtime,
+        "steps": steps,
+        "step_seconds": statistics.median(step.seconds for step in taken),
+        "before": asdict(before),
+        "after": asdict(evaluate(model, x_test, y_test)),
+        "peak_bytes": peak_memory_bytes(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--bundle", type=Path, required=True, help="folder from `toolkit export`")
+    parser.add_argument("--data", type=Path, required=True, help="examples, a .npz file")
+    parser.add_argument("--steps", type=int, default=200, help="mini-batches to train on")
+    parser.add_argument("--runtime", help="ai-edge-litert or tflite-runtime")
+    args = parser.parse_args()
+    try:
+        report = learn(args.bundle, args.data, steps=args.steps, runtime=args.runtime)
+    except (BundleError, RuntimeUnavailable, WrongInput, OSError, KeyError, ValueError) as error:
+        sys.exit(f"error: {error}")
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

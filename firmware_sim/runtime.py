@@ -1,0 +1,122 @@
+"""One front for both TFLite runtimes: tflite-runtime and its successor, ai-edge-litert."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+# In order of preference: the maintained one first.
+RUNTIMES = {
+    "ai-edge-litert": "ai_edge_litert.interpreter",
+    "tflite-runtime": "tflite_runtime.interpreter",
+}
+
+
+class RuntimeUnavailable(Exception):
+    """No TFLite runtime, or not the wanted one, is installed."""
+
+
+class WrongInput(Exception):
+    """What was passed to a signature is not what it takes."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and type of one input of a signature."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def installed_runtimes() -> tuple[str, ...]:
+    """Names of the runtimes that can be used here, the preferred one first."""
+    return tuple(
+        name
+        for name, module in RUNTIMES.items()
+        if importlib.util.find_spec(module.partition(".")[0]) is not None
+    )
+
+
+def choose_runtime(wanted: str | None = None) -> str:
+    """The wanted runtime if it is installed, or by default the preferred one that is."""
+    installed = installed_runtimes()
+    if wanted is None:
+        if not installed:
+            raise RuntimeUnavailable(
+                f"no TFLite runtime is installed; install {' or '.join(RUNTIMES)}."
+            )
+        return installed[0]
+    if wanted not in installed:
+        raise RuntimeUnavailable(
+            f"the runtime {wanted} is not installed; "
+            f"here there is {', '.join(installed) or 'none'}."
+        )
+    return wanted
+
+
+def runtime_version(name: str) -> str:
+    return importlib.metadata.version(name)
+
+
+class Model:
+    """A loaded TFLite model; its variables live as long as this object."""
+
+    def __init__(self, path: Path, *, runtime: str | None = None, threads: int = 1) -> None:
+        self.runtime = choose_runtime(runtime)
+        module = importlib.import_module(RUNTIMES[self.runtime])
+        self._interpreter = module.Interpreter(model_path=str(path), num_threads=threads)
+        self._runners: dict[str, Any] = {}
+        self._inputs: dict[str, dict[str, TensorSpec]] = {}
+
+    @property
+    def signatures(self) -> tuple[str, ...]:
+        return tuple(self._interpreter.get_signature_list())
+
+    def inputs(self, signature: str) -> Mapping[str, TensorSpec]:
+        """What a signature takes, by name."""
+        if signature not in self._inputs:
+            details = self._runner(signature).get_input_details()
+            self._inputs[signature] = {
+                name: TensorSpec(tuple(int(n) for n in d["shape"]), np.dtype(d["dtype"]))
+                for name, d in details.items()
+            }
+        return self._inputs[signature]
+
+    def call(self, signature: str, /, **inputs: Array) -> dict[str, Array]:
+        """Runs a signature; shapes and types are checked first, since runtimes resize silently."""
+        specs = self.inputs(signature)
+        if inputs.keys() != specs.keys():
+            missing, unknown = specs.keys() - inputs.keys(), inputs.keys() - specs.keys()
+            raise WrongInput(
+                f"{signature} takes {', '.join(specs) or 'nothing'}; "
+                f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}."
+            )
+        for name, spec in specs.items():
+            value = inputs[name]
+            if value.shape != spec.shape or value.dtype != spec.dtype:
+                raise WrongInput(
+                    f"{signature} takes {name} as {spec.dtype}{list(spec.shape)}, "
+                    f"not {value.dtype}{list(value.shape)}."
+                )
+        answer: dict[str, Array] = self._runner(signature)(**inputs)
+        return answer
+
+    def _runner(self, signature: str) -> Any:
+        if signature not in self._runners:
+            if signature not in self.signatures:
+                raise WrongInput(
+                    f"the model has no signature {signature!r}; "
+                    f"it has {', '.join(self.signatures)}."
+                )
+            self._runners[signature] = self._interpreter.get_signature_runner(signature)
+        return self._runners[signature]

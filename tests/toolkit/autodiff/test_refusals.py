@@ -1,0 +1,124 @@
+"""What cannot be trained is refused early, in one sentence that names the layer."""
+
+from collections.abc import Callable
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from toolkit.autodiff import run, trace
+from toolkit.autodiff.naming import named_variables
+from toolkit.errors import ModelError, UnsupportedOp
+
+
+class Function(layers.Layer):
+    """Any function of tensors as a layer, with a weight before it."""
+
+    def __init__(self, function: Callable[[tf.Tensor], tf.Tensor], name: str) -> None:
+        super().__init__(name=name)
+        self.function = function
+
+    def build(self, shape: tuple[int, ...]) -> None:
+        self.shift = self.add_weight(shape=shape[1:], initializer="ones", name="shift")
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.function(x + self.shift)
+
+
+def replay(model: keras.Model) -> None:
+    """Trace, forward and backward pass of a batch of two."""
+    program = trace(model, batch=2, training=True)
+    weights = {name: tf.constant(v) for name, v in named_variables(model).items()}
+    tape = run(program, weights, tf.ones((2, *model.input_shape[1:])))
+    tape.gradients(program.y, tf.ones_like(tape[program.y]), tuple(weights))
+
+
+@pytest.mark.parametrize(
+    ("function", "op"),
+    [
+        (lambda x: tf.cumsum(x, axis=1), "Cumsum"),
+        (lambda x: tf.reshape(tf.linalg.inv(x), [2, 16]), "MatrixInverse"),
+        (lambda x: tf.sort(x, axis=-1), "TopKV2"),
+        (lambda x: tf.concat(tf.split(x, 2, axis=1), axis=2), "Split"),
+        (lambda x: x[:, ::2], "StridedSlice"),
+        (lambda x: x**x, "Pow"),
+        (lambda x: tf.matmul(x, x, transpose_b=True), "BatchMatMulV2"),
+    ],
+)
+def test_an_operation_without_a_rule_is_refused_by_the_name_of_its_layer(function, op):
+    x = keras.Input((4, 4))
+    y = layers.Dense(4, name="before")(x)
+    y = Function(function, name="my_odd_layer")(y)
+    with pytest.raises(UnsupportedOp, match="'my_odd_layer'") as caught:
+        replay(keras.Model(x, layers.Flatten(name="after")(y)))
+    assert (caught.value.layer, caught.value.op) == ("my_odd_layer", op)
+    assert str(caught.value).endswith("which cannot be trained with TFLite's builtin operations.")
+
+
+def test_a_lambda_layer_is_refused_by_its_name():
+    x = keras.Input((4,))
+    model = keras.Model(x, layers.Lambda(lambda x: tf.cumsum(x, 1), name="summing")(x))
+    with pytest.raises(UnsupportedOp, match="layer 'summing' needs the operation Cumsum, "):
+        replay(model)
+
+
+def test_the_layer_inside_a_nested_model_is_named():
+    inner = keras.Sequential([keras.Input((4, 4)), Function(tf.linalg.inv, name="inverse")])
+    model = keras.Sequential([keras.Input((4, 4)), inner, layers.Flatten()])
+    with pytest.raises(UnsupportedOp, match="'inverse'"):
+        replay(model)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: layers.Conv2D(4, 3, groups=2, name="grouped"),
+        lambda: layers.Conv2DTranspose(4, 3, name="grouped"),
+    ],
+    ids=["groups", "transposed"],
+)
+def test_a_convolution_that_has_no_rule_is_refused(layer):
+    x = keras.Input((6, 6, 4))
+    with pytest.raises(UnsupportedOp, match="'grouped'"):
+        replay(keras.Model(x, layer()(x)))
+
+
+def test_a_shape_that_is_unknown_until_it_runs_is_refused():
+    x = keras.Input((4,))
+    chosen = Function(lambda x: tf.reshape(tf.boolean_mask(x, x > 0), [-1, 1]), name="choose")
+    with pytest.raises(ModelError, match="layer 'choose' has a shape that is unknown"):
+        trace(keras.Model(x, chosen(x)), batch=2, training=True)
+
+
+def test_several_outputs_are_refused():
+    x = keras.Input((4,))
+    model = keras.Model(x, [layers.Dense(2)(x), layers.Dense(3)(x)])
+    with pytest.raises(ModelError, match=r"several outputs; a branch has exactly one\."):
+        trace(model, batch=2, training=True)
+
+
+def test_several_inputs_are_refused():
+    a, b = keras.Input((4,)), keras.Input((4,))
+    with pytest.raises(ModelError, match="a branch has one input of a fixed shape"):
+        trace(keras.Model([a, b], layers.Add()([a, b])), batch=2, training=True)
+
+
+def test_an_input_of_unknown_size_is_refused():
+    x = keras.Input((None, None, 3))
+    model = keras.Model(x, layers.GlobalMaxPooling2D()(layers.Conv2D(2, 3)(x)))
+    with pytest.raises(ModelError, match=r"input shape is \(None, None, None, 3\)"):
+        trace(model, batch=2, training=True)
+
+
+def test_a_model_that_was_never_built_is_refused():
+    with pytest.raises(ModelError, match="a branch has one input of a fixed shape"):
+        trace(keras.Sequential([layers.Dense(2)]), batch=2, training=True)
+
+
+def test_two_tensors_of_one_name_are_refused():
+    x = keras.Input((4,))
+    inner = keras.Sequential([keras.Input((4,)), layers.Dense(2, name="dense")], name="same")
+    y = layers.Add()([inner(x), layers.Dense(2, name="dense")(x)])
+    with pytest.raises(ModelError, match="'dense/kernel'; name its layers apart"):
+        trace(keras.Model(x, y, name="same"), batch=2, training=True)

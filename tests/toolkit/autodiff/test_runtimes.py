@@ -1,0 +1,165 @@
+"""Converted branches train in both runtimes as Keras trains them, whichever they were made for."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+from keras import layers
+from tensorflow.lite.python import schema_py_generated as schema
+
+from toolkit.autodiff.lower import CONVOLUTIONS
+from toolkit.branch import Branch
+from toolkit.export.convert import convert_module
+from toolkit.reference import Reference
+from toolkit.training.learning import Supervised
+from toolkit.training.module import Signature, TrainingModule
+from toolkit.training.optimizers import SGD, Adam
+
+RUNTIMES = tuple(CONVOLUTIONS)
+BATCH, CLASSES, STEPS = 4, 5, 3
+LOSSES, WEIGHTS = 1e-4, 1e-3  # relative
+
+Build = Callable[[keras.KerasTensor], keras.KerasTensor]
+Answer = dict[str, npt.NDArray[np.float32]]
+
+
+class OnlyTraining(TrainingModule):
+    """Without the signatures that take long to convert and have tests of their own."""
+
+    def signatures(self) -> dict[str, Signature]:
+        every = super().signatures()
+        return {name: every[name] for name in ("train", "get_state")}
+
+
+def take_steps(runtime: str, folder: Path, steps: int) -> Answer:
+    script = Path(__file__).with_name("take_steps.py")
+    command = [sys.executable, script, runtime, folder, str(steps)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return dict(np.load(folder / "answer.npz"))
+
+
+def write(folder: Path, model: bytes, x: npt.NDArray[np.float32]) -> dict[str, tf.Tensor]:
+    """What take_steps.py needs; answers the batch."""
+    labels = np.arange(len(x), dtype=np.int32) % CLASSES
+    (folder / "model.tflite").write_bytes(model)
+    np.savez(folder / "batch.npz", x=x, y=labels)
+    return {"x": tf.constant(x), "y": tf.constant(labels)}
+
+
+def assert_builtin_only(data: bytes) -> None:
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    assert [code.customCode for code in model.operatorCodes if code.customCode] == []
+    builtins = [max(c.builtinCode, c.deprecatedBuiltinCode) for c in model.operatorCodes]
+    assert schema.BuiltinOperator.CUSTOM not in builtins
+    assert len(builtins) > 5
+
+
+# --- one net per family of layers ---------------------------------------------------------------
+
+
+def convolutions(x: keras.KerasTensor) -> keras.KerasTensor:
+    x = layers.Conv2D(4, 3, padding="same", activation="relu", name="first")(x)
+    x = layers.Conv2D(6, (2, 3), strides=(1, 2))(x)
+    x = layers.BatchNormalization(momentum=0.8)(x)
+    x = layers.Conv2D(5, 2, dilation_rate=2, padding="same")(x)
+    x = layers.ReLU(max_value=6)(x)
+    x = layers.DepthwiseConv2D(3, strides=2, padding="same")(x)
+    x = layers.DepthwiseConv2D(2, depth_multiplier=2)(x)
+    x = layers.SeparableConv2D(6, 2, padding="same")(x)
+    x = layers.Conv2D(4, 1, strides=2)(x)
+    return layers.Flatten()(x)
+
+
+def pooling(x: keras.KerasTensor) -> keras.KerasTensor:
+    x = layers.Conv2D(4, 2, strides=1, activation="relu", name="first")(x)  # 7 by 7, ties at zero
+    parts = [
+        layers.MaxPooling2D(2)(x),
+        layers.MaxPooling2D((3, 2), 2, padding="same")(x),
+        layers.MaxPooling2D(2, 3)(x),
+        layers.AveragePooling2D(3, 2, padding="same")(x),
+        layers.AveragePooling2D((2, 3))(x),
+    ]
+    whole = [layers.GlobalMaxPooling2D()(x), layers.GlobalAveragePooling2D()(x)]
+    return layers.Concatenate()([*(layers.Flatten()(part) for part in parts), *whole])
+
+
+def sequence(x: keras.KerasTensor) -> keras.KerasTensor:
+    x = layers.Reshape((32, 4))(x)
+    x = layers.Conv1D(6, 3, padding="causal", name="first")(x)
+    x = layers.LayerNormalization()(x)
+    x = layers.Conv1D(6, 3, strides=2, padding="same", activation="tanh")(x)
+    x = layers.Conv1D(5, 2, dilation_rate=2)(x)
+    x = layers.Dense(6, activation="softmax")(x)
+    x = layers.Concatenate()([layers.MaxPooling1D(2)(x), layers.AveragePooling1D(3, 2, "same")(x)])
+    return layers.Concatenate()(
+        [layers.GlobalMaxPooling1D()(x), layers.GlobalAveragePooling1D()(x)]
+    )
+
+
+def elementwise(x: keras.KerasTensor) -> keras.KerasTensor:
+    x = layers.Cropping2D(((1, 2), (0, 1)))(x)
+    x = layers.Conv2D(3, 1, name="first")(x)
+    x = layers.UpSampling2D((2, 1))(layers.ZeroPadding2D(((0, 1), (2, 0)))(x))
+    x = layers.Permute((2, 1, 3))(x)
+    gelu = keras.ops.gelu(x, approximate=True)
+    names = ("sigmoid", "silu", "gelu", "softplus")
+    sigmoid, silu, erf, softplus = (layers.Activation(name)(x) for name in names)
+    leaky, elu, bent = layers.LeakyReLU(0.2)(x), layers.ELU()(x), layers.ELU(0.5)(x)
+    parts = [
+        layers.Add()([sigmoid, silu, leaky]),
+        layers.Subtract()([erf, gelu]),
+        layers.Multiply()([softplus, elu]),
+        layers.Maximum()([x, bent]),
+        layers.Average()([x, layers.PReLU()(x)]),
+    ]
+    return layers.Flatten()(layers.Concatenate()(parts))
+
+
+@pytest.mark.parametrize("target", RUNTIMES)
+@pytest.mark.parametrize("net", [convolutions, pooling, sequence, elementwise])
+def test_training_equals_that_of_keras(net: Build, target: str, tmp_path: Path):
+    keras.utils.set_random_seed(1)
+    x = keras.Input((8, 8, 2))
+    model = keras.Model(x, layers.Dense(CLASSES, name="logits")(net(x)))
+    branch = Branch("test", model, ("first",), Supervised(optimizer=SGD(0.1, momentum=0.9)))
+    before = branch.weights()
+    data = convert_module(OnlyTraining(branch, batch=BATCH, runtime=target))
+    assert_builtin_only(data)
+    frames = np.random.default_rng(0).normal(size=(BATCH, 8, 8, 2)).astype(np.float32)
+    batch = write(tmp_path, data, frames)
+    reference = Reference(branch)
+    losses = [float(reference.train(**batch)) for _ in range(STEPS)]
+    after = branch.weights()
+    assert losses[0] != pytest.approx(losses[-1], rel=100 * LOSSES), "the steps are too small"
+    for runtime in RUNTIMES:
+        answer = take_steps(runtime, tmp_path, STEPS)
+        np.testing.assert_allclose(answer["losses"], losses, rtol=LOSSES, err_msg=runtime)
+        for name in before:
+            moved, expected = answer[name] - before[name], after[name] - before[name]
+            scale = np.max(np.abs(expected))
+            np.testing.assert_allclose(
+                moved, expected, rtol=0, atol=WEIGHTS * max(scale, 1e-3), err_msg=name
+            )
+        assert answer["optimizer/step"] == STEPS
+
+
+@pytest.mark.parametrize("target", RUNTIMES)
+def test_mobilenet_learns_a_batch(target: str, tmp_path: Path):
+    keras.utils.set_random_seed(1)
+    model = keras.applications.MobileNetV2(
+        alpha=0.35, input_shape=(32, 32, 3), weights=None, classes=10
+    )
+    branch = Branch("mobilenet", model, ("Conv1",), Supervised(optimizer=Adam(0.001)))
+    data = convert_module(OnlyTraining(branch, batch=8, runtime=target))
+    assert_builtin_only(data)
+    write(tmp_path, data, np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype(np.float32))
+    for runtime in RUNTIMES:
+        losses = take_steps(runtime, tmp_path, 20)["losses"]
+        assert losses[0] == pytest.approx(np.log(10), rel=0.5)  # it knows nothing yet
+        assert losses[-1] < 0.2 * losses[0]

@@ -1,0 +1,215 @@
+"""`toolkit bench step`: the same training step, by TensorFlow, by Flex and by builtin operations.
+
+Every contestant runs in fresh processes, in turn, so that a noisy machine hits all of them alike;
+ratios are taken within a round, and medians over rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from firmware_sim.runtime import installed_runtimes, runtime_version
+from toolkit import zoo
+from toolkit.counting import training_operations
+from toolkit.errors import ToolkitError
+from toolkit.export.convert import convert_module
+from toolkit.training.module import TrainingModule
+
+BATCH = 32
+FLEX_TENSORFLOW = "2.18.1"
+ROOT = Path(__file__).resolve().parents[2]
+FLEX_ENVIRONMENT = Path(".venv-flex")
+Progress = Callable[[str], None]
+
+
+def run_bench(
+    *,
+    names: list[str],
+    steps: int,
+    rounds: int,
+    threads: int,
+    flex_python: Path | None,
+    make_flex: bool,
+    progress: Progress,
+) -> dict[str, Any]:
+    """All contestants on all chosen branches of the zoo."""
+    flex = _flex_environment(flex_python, make_flex, progress)
+    chosen = [entry for entry in zoo.names() if _wanted("-".join(entry), names)]
+    if not chosen:
+        raise ToolkitError(f"no zoo branch is called like {' or '.join(names)}.")
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for entry in chosen:
+            progress(f"{'-'.join(entry)}: converting")
+            commands = _commands(entry, steps, threads, flex, Path(folder))
+            runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+            for turn in range(rounds):
+                for name, command in commands.items():
+                    progress(f"{'-'.join(entry)}: {name}, round {turn + 1} of {rounds}")
+                    runs[name].append(_run(command, threads))
+            results.append(_summary(entry, runs))
+    return {
+        "batch_size": BATCH,
+        "threads": threads,
+        "steps": steps,
+        "rounds": rounds,
+        "machine": platform.processor() or platform.machine(),
+        "matmul_gflops": _matmul_gflops(),
+        "flex": f"TensorFlow {FLEX_TENSORFLOW}" if flex else None,
+        "runtimes": {name: runtime_version(name) for name in installed_runtimes()},
+        "branches": results,
+    }
+
+
+def tables(report: dict[str, Any]) -> list[Table | str]:
+    """What a person wants to see of it."""
+    table = Table(
+        *("branch", "contestant", "step", "× Flex", "× TensorFlow", "peak", "of Flex's"),
+        "of matmul speed",
+        title=f"one training step, batch {report['batch_size']}, {report['threads']} thread(s)",
+    )
+    for result in report["branches"]:
+        for name, entry in result["contestants"].items():
+            share = result["flops"] / entry["step_seconds"] / 1e9 / report["matmul_gflops"]
+            table.add_row(
+                result["branch"],
+                name,
+                f"{entry['step_seconds'] * 1e3:.1f} ms",
+                _ratio(entry["time_to_flex"]),
+                _ratio(entry["time_to_tensorflow"]),
+                f"{entry['peak_bytes'] / 2**20:.0f} MiB",
+                _ratio(entry["peak_to_flex"]),
+                f"{share:.0%}",
+            )
+        table.add_section()
+    notes: list[Table | str] = [table]
+    notes.append(f"matrix products reach {report['matmul_gflops']:.0f} GFLOP/s on this machine")
+    if report["flex"] is None:
+        notes.append(
+            "no Flex: TensorFlow 2.19 and later do not run it; give --flex-python, or --make-flex."
+        )
+    return notes
+
+
+def _wanted(name: str, parts: list[str]) -> bool:
+    return not parts or any(part in name for part in parts)
+
+
+def _commands(
+    entry: tuple[str, str, str], steps: int, threads: int, flex: Path | None, folder: Path
+) -> dict[str, list[str]]:
+    """How each contestant is run, once its model is converted."""
+    here = sys.executable
+    numbers = [str(steps), str(threads)]
+    commands = {
+        "TensorFlow": [here, "-m", "toolkit.bench.tensorflow_step", *entry, str(BATCH), *numbers]
+    }
+    if flex is not None:
+        model = folder / f"{'-'.join(entry)}-flex.tflite"
+        _run([str(flex), "-m", "toolkit.bench.flex", "convert", *entry, str(BATCH), str(model)], 2)
+        commands["Flex"] = [str(flex), "-m", "toolkit.bench.flex", "run", str(model), *numbers]
+    for runtime in installed_runtimes():
+        model = folder / f"{'-'.join(entry)}-{runtime}.tflite"
+        module = TrainingModule(zoo.build(*entry), batch=BATCH, runtime=runtime)
+        model.write_bytes(convert_module(module))
+        commands[runtime] = [
+            *(here, "-m", "firmware_sim.measure", str(model), "--runtime", runtime),
+            *("--steps", str(steps), "--threads", str(threads)),
+        ]
+    return commands
+
+
+def _run(command: list[str], threads: int) -> dict[str, Any]:
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "OMP_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+    }
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if ran.returncode != 0:
+        last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ToolkitError(f"{' '.join(command[1:4])} failed: {last}")
+    lines = ran.stdout.splitlines()
+    report: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    return report
+
+
+def _summary(entry: tuple[str, str, str], runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    times = {
+        name: [statistics.median(run["step_seconds"]) for run in found]
+        for name, found in runs.items()
+    }
+    peaks = {
+        name: statistics.median(run["peak_bytes"] for run in found) for name, found in runs.items()
+    }
+
+    def to(other: str, name: str) -> float | None:
+        if other not in times:
+            return None
+        pairs = zip(times[name], times[other], strict=True)
+        return float(statistics.median(mine / theirs for mine, theirs in pairs))
+
+    return {
+        "branch": "-".join(entry),
+        "flops": 2 * BATCH * training_operations(zoo.build(*entry)),
+        "contestants": {
+            name: {
+                "step_seconds": statistics.median(times[name]),
+                "rounds": times[name],
+                "peak_bytes": peaks[name],
+                "time_to_flex": to("Flex", name),
+                "time_to_tensorflow": to("TensorFlow", name),
+                "peak_to_flex": peaks[name] / peaks["Flex"] if "Flex" in peaks else None,
+            }
+            for name in runs
+        },
+    }
+
+
+def _matmul_gflops() -> float:
+    """The limit: what one thread reaches on a square product that fits the cache."""
+    code = (
+        "import json, time, numpy as np; a = np.random.rand(768, 768).astype('f');"
+        "t = [];\n"
+        "for _ in range(30):\n"
+        "    s = time.perf_counter(); a @ a; t.append(time.perf_counter() - s)\n"
+        "print(json.dumps({'gflops': 2 * 768**3 / sorted(t)[15] / 1e9}))"
+    )
+    return float(_run([sys.executable, "-c", code], 1)["gflops"])
+
+
+def _flex_environment(given: Path | None, make: bool, progress: Progress) -> Path | None:
+    """A Python that runs Flex: the given one, the one made before, a new one, or none."""
+    if given is not None:
+        if not given.is_file():
+            raise ToolkitError(f"there is no Python at {given}.")
+        return given
+    python = FLEX_ENVIRONMENT / "bin" / "python"
+    if python.is_file():
+        return python
+    if not make:
+        return None
+    progress(f"making {FLEX_ENVIRONMENT} with TensorFlow {FLEX_TENSORFLOW}")
+    subprocess.run([sys.executable, "-m", "venv", str(FLEX_ENVIRONMENT)], check=True)
+    package = "tensorflow-cpu" if platform.machine() == "x86_64" else "tensorflow"
+    install = [str(python), "-m", "pip", "install", "--quiet", f"{package}=={FLEX_TENSORFLOW}"]
+    ran = subprocess.run(install, capture_output=True, text=True, check=False)
+    if ran.returncode != 0:
+        raise ToolkitError(f"cannot install {package} {FLEX_TENSORFLOW} into {FLEX_ENVIRONMENT}.")
+    return python
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

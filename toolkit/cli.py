@@ -1,0 +1,206 @@
+"""The command `toolkit`. Heavy imports wait until a command needs them, so help is instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from firmware_sim.bundle import BundleError, open_bundle
+from firmware_sim.runtime import RuntimeUnavailable
+from profiles import Profile, ProfileError, load_profile, profile_names
+from toolkit.errors import ToolkitError
+from toolkit.terminal import quiet_terminal
+
+app = typer.Typer(
+    help="Turns Keras branches into bundles that train on the stock TFLite runtimes.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+bench = typer.Typer(help="Benchmarks; each prints a table and writes JSON.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+USER_ERRORS = (ToolkitError, ProfileError, BundleError, RuntimeUnavailable)
+
+
+class Task(StrEnum):
+    atari = "atari"
+    cifar10 = "cifar10"
+    digits = "digits"
+
+
+class Topology(StrEnum):
+    share_first = "share-first"
+    cascading = "cascading"
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "toolkit export --profile weak\n\n"
+    "toolkit export --profile powerful --task cifar10 --topology cascading --out build/cifar\n\n"
+    "toolkit export --profile weak --model my_branch.py:branch"
+)
+def export(
+    profile: Annotated[
+        str, typer.Option(help="A shipped profile (see `toolkit profiles`) or a .toml file.")
+    ],
+    task: Annotated[Task, typer.Option(help="Which of the zoo's networks.")] = Task.atari,
+    topology: Annotated[
+        Topology, typer.Option(help="What the branches have in common.")
+    ] = Topology.share_first,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Your own branch, path/to/file.py:function, instead of the zoo's."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the bundle.", show_default="build/<profile>")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Examples for int8: an .npz file with an array x.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random initial weights.")] = 0,
+) -> None:
+    """Write a bundle: a branch that trains, its shared slice, and an inference model."""
+    chosen = load_profile(profile)
+    target = out or Path("build") / chosen.name
+    with quiet_terminal() as console, console.status("starting TensorFlow") as status:
+        import keras
+
+        from toolkit import zoo
+        from toolkit.calibration import calibration_for
+        from toolkit.export.bundle import STAGES
+        from toolkit.export.bundle import export as write_bundle
+        from toolkit.user_model import load_branch
+
+        def progress(stage: str) -> None:
+            status.update(f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage}")
+
+        keras.utils.set_random_seed(seed)
+        branch = load_branch(model) if model else zoo.build(task, chosen.branch, topology)
+        examples = calibration_for(branch, None if model else str(task), calibration)
+        bundle = write_bundle(branch, chosen, target, calibration=examples, progress=progress)
+    measured = bundle.manifest["measured"]
+    sizes = ", ".join(
+        f"{n} {e['bytes'] / 1e3:,.0f} kB" for n, e in bundle.manifest["files"].items()
+    )
+    typer.echo(f"{target}: {branch.name}; {sizes}")
+    typer.echo(
+        f"trains in {measured['peak_bytes'] / 2**20:.0f} MiB of the profile's "
+        f"{chosen.memory_cap_mib} MiB, {measured['step_seconds'] * 1e3:.1f} ms a step of "
+        f"{chosen.batch_size} ({measured['runtime']}, {measured['threads']} thread(s))"
+    )
+
+
+@app.command()
+def inspect(
+    bundle: Annotated[Path, typer.Argument(help="Folder that `toolkit export` wrote.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Show a bundle's signatures, operations, tensors and what is shared."""
+    opened = open_bundle(bundle)
+    with quiet_terminal():
+        from toolkit.inspection import inspect_bundle, print_report
+
+        report = inspect_bundle(opened)
+    if as_json:
+        typer.echo(json.dumps(report, indent=2))
+    else:
+        print_report(report, Console())
+
+
+@app.command()
+def profiles(
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """List the shipped profiles and what each key means."""
+    shipped = [load_profile(name) for name in profile_names()]
+    if as_json:
+        typer.echo(json.dumps([asdict(profile) for profile in shipped], indent=2))
+        return
+    console = Console()
+    for profile in shipped:
+        console.print(f"[bold]{profile.name}[/]: {profile.description}", highlight=False)
+    keys = [key for key in fields(Profile) if key.name not in ("name", "description")]
+    table = Table("key", *(profile.name for profile in shipped))
+    for key in keys:
+        table.add_row(key.name, *(str(getattr(profile, key.name)) for profile in shipped))
+    console.print(table)
+    for key in keys:
+        console.print(f"[bold]{key.name}[/]: {key.metadata['doc']}.", highlight=False)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the bundles go.")] = Path("build/demo"),
+    steps: Annotated[int, typer.Option(help="Mini-batches that each device trains.")] = 300,
+) -> None:
+    """Export both branches, train each in the stock runtime on real digits, and compare."""
+    with quiet_terminal() as console, console.status("starting TensorFlow") as status:
+        from toolkit.demo import run_demo
+
+        table = run_demo(out, steps=steps, progress=status.update)
+    Console().print(table)
+
+
+@bench.command("step")
+def bench_step(
+    out: Annotated[Path, typer.Option(help="JSON with every number.")] = Path(
+        "build/bench/step.json"
+    ),
+    branch: Annotated[
+        list[str] | None,
+        typer.Option(help="Only zoo branches whose name contains this; may be repeated."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Timed steps in each process.", min=1)] = 30,
+    rounds: Annotated[int, typer.Option(help="Processes per contestant, in turn.", min=1)] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads for every contestant.", min=1)] = 1,
+    flex_python: Annotated[
+        Path | None,
+        typer.Option(help="Python of an environment with TensorFlow ≤ 2.18.1, which runs Flex."),
+    ] = None,
+    make_flex: Annotated[
+        bool, typer.Option(help="Make such an environment in .venv-flex if there is none.")
+    ] = False,
+) -> None:
+    """Time a training step: TensorFlow, Flex, and builtin-only in each installed runtime."""
+    with quiet_terminal() as console, console.status("preparing") as status:
+        from toolkit.bench.step import run_bench, tables
+
+        report = run_bench(
+            names=branch or [],
+            steps=steps,
+            rounds=rounds,
+            threads=threads,
+            flex_python=flex_python,
+            make_flex=make_flex,
+            progress=status.update,
+        )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    for part in tables(report):
+        Console().print(part)
+    typer.echo(f"every number is in {out}")
+
+
+def main() -> None:
+    """Runs a command; what the user can mend is one sentence, not a traceback."""
+    try:
+        app()
+    except USER_ERRORS as error:
+        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; nothing was replaced", highlight=False)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

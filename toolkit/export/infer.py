@@ -1,0 +1,71 @@
+"""`infer.tflite`: inference only, with constant weights, quantised as the profile says."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from toolkit.branch import Branch
+from toolkit.errors import ExportError
+
+Images = npt.NDArray[Any]
+
+
+def convert_inference(branch: Branch, quantisation: str, calibration: Images) -> bytes:
+    """One example in, the branch's output out; takes what the signature `infer` takes.
+
+    float16 and dynamic store the weights smaller; int8 computes in integers, with ranges taken
+    from the calibration examples.
+    """
+    as_integers = quantisation == "int8" and branch.input_dtype == "uint8"
+    # Integer arithmetic starts at the input: the converter replaces a float one by its bytes.
+    dtype = "float32" if as_integers else branch.input_dtype
+    model = branch.model
+    trainable = [tf.constant(v.numpy()) for v in model.trainable_variables]
+    rest = [tf.constant(v.numpy()) for v in model.non_trainable_variables]
+
+    def infer(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        scaled = tf.cast(x, "float32") * branch.input_scale
+        return {"output": model.stateless_call(trainable, rest, scaled, training=False)[0]}
+
+    frame = tf.TensorSpec((1, *branch.input_shape), dtype, name="x")
+    signature = tf.function(infer, autograph=False).get_concrete_function(frame)
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(tf.Module(), folder, signatures={"infer": signature})
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["infer"])
+        if quantisation != "float32":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantisation == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        if quantisation == "int8":
+            converter.representative_dataset = lambda: _examples(calibration, dtype)
+            converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+            if as_integers:
+                converter.inference_input_type = tf.uint8
+        try:
+            return bytes(converter.convert())
+        except Exception as error:  # the converter raises whatever it likes
+            raise ExportError(f"the converter cannot quantise the branch: {error}") from error
+
+
+def _examples(images: Images, dtype: str) -> Iterator[list[Images]]:
+    for image in images:
+        yield [image[None].astype(dtype)]
+
+
+def synthetic_examples(branch: Branch, count: int = 64) -> Images:
+    """Smooth random images that use the input's whole range: better than noise, less than data."""
+    rng = np.random.default_rng(0)
+    walk = rng.normal(size=(count, *branch.input_shape)).astype(np.float32)
+    for axis in range(1, walk.ndim - 1):
+        walk = np.cumsum(walk, axis)
+    low, high = walk.min(), walk.max()
+    unit = (walk - low) / (high - low)
+    if branch.input_dtype == "uint8":
+        return np.asarray(np.round(unit / branch.input_scale), np.uint8)
+    return np.asarray(unit / branch.input_scale, np.float32)
