@@ -10,7 +10,7 @@ demo: $(VENV)/.ready
 	$(BIN)/toolkit demo
 
 test: check mosquitto
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -47,12 +47,14 @@ def open_bundle(folder: Path) -> Bundle:
     if not folder.is_dir():
         raise BundleError(f"there is no bundle at {folder}; `toolkit export` writes one.")
     manifest = _read_manifest(folder / MANIFEST)
-    files = manifest.get("files")
-    if manifest.get("format") != FORMAT or not isinstance(files, dict):
+    if manifest.get("format") != FORMAT:
         raise BundleError(
             f"{folder / MANIFEST} has format {manifest.get('format')!r}; "
             f"this version reads {FORMAT}."
         )
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise BundleError(f"{folder / MANIFEST} does not list the bundle's files.")
     for name in FILES:
         _check_file(folder / name, files.get(name))
     return Bundle(folder, manifest)
@@ -74,7 +76,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BundleError(f"{path.parent} is not a bundle: it has no {MANIFEST}.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{path} cannot be read as JSON ({error}).") from None
     if not isinstance(manifest, dict):
         raise BundleError(f"{path} does not hold a manifest.")

@@ -11,6 +11,8 @@ import argparse
 import json
 import statistics
 import sys
+import zipfile
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,15 +20,13 @@ import numpy as np
 
 from firmware_sim.bundle import BundleError, open_bundle
 from firmware_sim.measure import peak_memory_bytes
-from firmware_sim.runtime import Model, RuntimeUnavailable, WrongInput
+from firmware_sim.runtime import RUNTIMES, Array, Model, RuntimeUnavailable, WrongInput
 from firmware_sim.supervised import evaluate, train
 
 
 def learn(bundle_folder: Path, data: Path, *, steps: int, runtime: str | None) -> dict[str, object]:
     bundle = open_bundle(bundle_folder)
-    with np.load(data, allow_pickle=False) as arrays:
-        x_train, y_train = arrays["x_train"], arrays["y_train"]
-        x_test, y_test = arrays["x_test"], arrays["y_test"]
+    x_train, y_train, x_test, y_test = read_arrays(data, "x_train", "y_train", "x_test", "y_test")
     model = Model(bundle.model, runtime=runtime, threads=bundle.manifest["profile"]["threads"])
     before = evaluate(model, x_test, y_test)
     taken = list(train(model, x_train, y_train, steps=steps, seed=0))
@@ -40,6 +40,19 @@ def learn(bundle_folder: Path, data: Path, *, steps: int, runtime: str | None) -
     }
 
 
+def read_arrays(file: Path, *names: str) -> list[Array]:
+    try:
+        with file.open("rb") as opened:
+            arrays = np.load(opened, allow_pickle=False)
+            return [arrays[name] for name in names]
+    except KeyError:
+        raise WrongInput(f"{file} must hold the arrays {', '.join(names)}.") from None
+    except OSError as error:
+        raise WrongInput(f"{file} cannot be read ({error.strerror or error}).") from None
+    except (ValueError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise WrongInput(f"{file} cannot be read as .npz ({error}).") from None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -47,11 +60,13 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, required=True, help="folder from `toolkit export`")
     parser.add_argument("--data", type=Path, required=True, help="examples, a .npz file")
     parser.add_argument("--steps", type=int, default=200, help="mini-batches to train on")
-    parser.add_argument("--runtime", help="ai-edge-litert or tflite-runtime")
+    parser.add_argument("--runtime", choices=tuple(RUNTIMES), help="default: the first installed")
     args = parser.parse_args()
+    if args.steps < 1:
+        parser.error("--steps must be at least 1")
     try:
         report = learn(args.bundle, args.data, steps=args.steps, runtime=args.runtime)
-    except (BundleError, RuntimeUnavailable, WrongInput, OSError, KeyError, ValueError) as error:
+    except (BundleError, RuntimeUnavailable, WrongInput) as error:
         sys.exit(f"error: {error}")
     print(json.dumps(report))
 

@@ -96,7 +96,8 @@ class Model:
         """Runs a signature; shapes and types are checked first, since runtimes resize silently."""
         specs = self.inputs(signature)
         if inputs.keys() != specs.keys():
-            missing, unknown = specs.keys() - inputs.keys(), inputs.keys() - specs.keys()
+            missing = [name for name in specs if name not in inputs]
+            unknown = [name for name in inputs if name not in specs]
             raise WrongInput(
                 f"{signature} takes {', '.join(specs) or 'nothing'}; "
                 f"missing: {', '.join(missing) or 'none'}, unknown: {', '.join(unknown) or 'none'}."

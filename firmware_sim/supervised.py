@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firmware_sim.runtime import Array, Model
+from firmware_sim.runtime import Array, Model, WrongInput
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Step:
 
 def train(model: Model, x: Array, y: Array, *, steps: int, seed: int) -> Iterator[Step]:
     """`steps` mini-batches drawn at random, each example at most once per pass over the data."""
+    _check_examples(x, y)
     rng = np.random.default_rng(seed)
     size = model.inputs("train")["x"].shape[0]
     order = np.empty(0, np.int64)
@@ -43,7 +44,11 @@ def train(model: Model, x: Array, y: Array, *, steps: int, seed: int) -> Iterato
 
 def evaluate(model: Model, x: Array, y: Array) -> Score:
     """All examples once; the last batch is filled up with rows labelled -1, which do not count."""
-    size = model.inputs("evaluate")["x"].shape[0]
+    _check_examples(x, y)
+    takes = model.inputs("evaluate")
+    if takes["y"].dtype != np.int32:
+        raise WrongInput("only branches that tell classes apart have an accuracy.")
+    size = takes["x"].shape[0]
     loss = correct = 0.0
     for start in range(0, len(x), size):
         images, labels = x[start : start + size], y[start : start + size]
@@ -55,3 +60,8 @@ def evaluate(model: Model, x: Array, y: Array) -> Score:
         loss += float(answer["loss"])
         correct += float(answer["correct"])
     return Score(loss / len(x), correct / len(x))
+
+
+def _check_examples(x: Array, y: Array) -> None:
+    if not x.size or not y.ndim or len(x) != len(y):
+        raise WrongInput(f"examples {list(x.shape)} and labels {list(y.shape)} do not match.")

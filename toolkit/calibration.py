@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +57,22 @@ def atari_frames(count: int) -> npt.NDArray[np.uint8]:
 
 def _from_file(file: Path, branch: Branch) -> npt.NDArray[Any]:
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as opened:
+            arrays = np.load(opened, allow_pickle=False)
+            if not isinstance(arrays, Mapping):  # a lone .npy
+                raise ModelError(f"{file} is no .npz file; np.savez(file, x=examples) writes one.")
             examples = arrays["x"]
     except KeyError:
         raise ModelError(f"{file} has no array 'x' with examples.") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read ({error.strerror or error}).") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ModelError(f"{file} cannot be read as .npz ({error}).") from None
     if examples.shape[1:] != branch.input_shape or examples.dtype != branch.input_dtype:
         raise ModelError(
             f"{file} holds {examples.dtype}{list(examples.shape[1:])} examples; the branch takes "
             f"{branch.input_dtype}{list(branch.input_shape)}."
         )
+    if not len(examples) or not np.isfinite(examples).all():
+        raise ModelError(f"{file} must hold at least one example, and only finite numbers.")
     return np.asarray(examples)

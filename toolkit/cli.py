@@ -7,17 +7,17 @@ import sys
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from firmware_sim.bundle import BundleError, open_bundle
-from firmware_sim.runtime import RuntimeUnavailable
-from profiles import Profile, ProfileError, load_profile, profile_names
-from toolkit.errors import ToolkitError
-from toolkit.terminal import quiet_terminal
+from firmware_sim.bundle import open_bundle
+from profiles import Profile, load_profile, profile_names
+from toolkit.terminal import USER_ERRORS, quiet_terminal
 
 app = typer.Typer(
     help="Turns Keras branches into bundles that train on the stock TFLite runtimes.",
@@ -28,7 +28,8 @@ app = typer.Typer(
 bench = typer.Typer(help="Benchmarks; each prints a table and writes JSON.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
-USER_ERRORS = (ToolkitError, ProfileError, BundleError, RuntimeUnavailable)
+INTERRUPTED = 130  # exit code after Ctrl-C, by the shells' convention
+LONGEST_SENTENCE = 600  # characters; the converter can say far more
 
 
 class Task(StrEnum):
@@ -66,7 +67,9 @@ def export(
     calibration: Annotated[
         Path | None, typer.Option(help="Examples for int8: an .npz file with an array x.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random initial weights.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of the random initial weights.", min=0, max=2**32 - 1)
+    ] = 0,
 ) -> None:
     """Write a bundle: a branch that trains, its shared slice, and an inference model."""
     chosen = load_profile(profile)
@@ -84,8 +87,11 @@ def export(
             status.update(f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage}")
 
         keras.utils.set_random_seed(seed)
-        branch = load_branch(model) if model else zoo.build(task, chosen.branch, topology)
-        examples = calibration_for(branch, None if model else str(task), calibration)
+        if model:
+            branch = load_branch(model)
+        else:
+            branch = zoo.build(task.value, chosen.branch, topology.value)
+        examples = calibration_for(branch, None if model else task.value, calibration)
         bundle = write_bundle(branch, chosen, target, calibration=examples, progress=progress)
     measured = bundle.manifest["measured"]
     sizes = ", ".join(
@@ -140,7 +146,9 @@ def profiles(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the bundles go.")] = Path("build/demo"),
-    steps: Annotated[int, typer.Option(help="Mini-batches that each device trains.")] = 300,
+    steps: Annotated[
+        int, typer.Option(help="Mini-batches that each device trains.", min=1)
+    ] = 300,
 ) -> None:
     """Export both branches, train each in the stock runtime on real digits, and compare."""
     with quiet_terminal() as console, console.status("starting TensorFlow") as status:
@@ -173,7 +181,9 @@ def bench_step(
     """Time a training step: TensorFlow, Flex, and builtin-only in each installed runtime."""
     with quiet_terminal() as console, console.status("preparing") as status:
         from toolkit.bench.step import run_bench, tables
+        from toolkit.export.writing import make_folder
 
+        make_folder(out.parent)
         report = run_bench(
             names=branch or [],
             steps=steps,
@@ -183,7 +193,6 @@ def bench_step(
             make_flex=make_flex,
             progress=status.update,
         )
-        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     for part in tables(report):
         Console().print(part)
@@ -195,11 +204,13 @@ def main() -> None:
     try:
         app()
     except USER_ERRORS as error:
-        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        sentence = escape(shorten(str(error), LONGEST_SENTENCE, placeholder=" …"))
+        Console(stderr=True).print(f"[red]error:[/] {sentence}", highlight=False, soft_wrap=True)
         sys.exit(1)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; nothing was replaced", highlight=False)
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            Console(stderr=True).print("interrupted; nothing was replaced", highlight=False)
+        raise
 
 
 if __name__ == "__main__":

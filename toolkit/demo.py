@@ -19,6 +19,7 @@ from toolkit import zoo
 from toolkit.calibration import calibration_for, digit_images
 from toolkit.errors import ExportError
 from toolkit.export.bundle import export
+from toolkit.export.writing import make_folder
 
 PROFILES = ("weak", "powerful")
 TEST_SHARE = 5  # every fifth digit is kept for the test
@@ -46,7 +47,7 @@ def run_demo(out: Path, *, steps: int, progress: Callable[[str], None]) -> Table
 def _write_digits(out: Path) -> Path:
     images, labels = digit_images()
     test = np.arange(len(images)) % TEST_SHARE == 0
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     np.savez(
         out / "digits.npz",
         x_train=images[~test],

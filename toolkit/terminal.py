@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 
 from rich.console import Console
+
+from firmware_sim.bundle import BundleError
+from firmware_sim.runtime import RuntimeUnavailable
+from profiles import ProfileError
+from toolkit.errors import ToolkitError
+
+# What the user can mend; each says one sentence.
+USER_ERRORS = (ToolkitError, ProfileError, BundleError, RuntimeUnavailable)
 
 
 @contextlib.contextmanager
@@ -28,6 +37,14 @@ def quiet_terminal() -> Iterator[Console]:
             for descriptor in saved:
                 os.dup2(noise.fileno(), descriptor)
             yield Console(file=real, stderr=True)
+        except USER_ERRORS:
+            raise
+        except Exception:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            noise.seek(0)
+            shutil.copyfileobj(noise, real.buffer)
+            raise
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

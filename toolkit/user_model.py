@@ -11,6 +11,7 @@ import keras
 
 from toolkit.branch import Branch
 from toolkit.errors import ModelError
+from toolkit.training.learning import DoubleQ, Learning, Supervised
 
 
 def load_branch(spec: str) -> Branch:
@@ -26,7 +27,7 @@ def load_branch(spec: str) -> Branch:
         raise ModelError(f"{path} has no function {name!r}.")
     try:
         made = function()
-    except Exception as error:  # a user's code may raise anything
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise ModelError(f"{spec} failed with {type(error).__name__}: {error}") from error
     return _branch(spec, f"{Path(path).stem}-{name}", made)
 
@@ -40,7 +41,7 @@ def _load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # a user's code may raise anything
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise ModelError(f"{path} failed with {type(error).__name__}: {error}") from error
     return module
 
@@ -48,18 +49,32 @@ def _load(path: Path) -> ModuleType:
 def _branch(spec: str, name: str, made: Any) -> Branch:
     match made:
         case Branch():
+            _check(made.name, made.model, made.learning)
             return made
         case keras.Model():
-            return _checked(name, made, tuple(layer.name for layer in made.layers))
+            _check(name, made, Supervised())
+            return Branch(name, made, tuple(layer.name for layer in made.layers))
         case (keras.Model() as model, [*layers]) if all(isinstance(n, str) for n in layers):
-            return _checked(name, model, tuple(layers))
+            _check(name, model, Supervised())
+            return Branch(name, model, tuple(layers))
     raise ModelError(
         f"{spec} returned {type(made).__name__}; "
         "it must return a Keras model, or (model, names of the shared layers)."
     )
 
 
-def _checked(name: str, model: keras.Model, shared: tuple[str, ...]) -> Branch:
-    if not model.built:
+def _check(name: str, model: keras.Model, learning: Learning) -> None:
+    """What would otherwise fail deep inside, where no sentence can name the cause."""
+    takes = getattr(model, "input_shape", None)
+    if not model.built or takes is None:
         raise ModelError(f"the model of {name} has no input shape; begin it with keras.Input.")
-    return Branch(name=name, model=model, shared_layers=shared)
+    if not isinstance(takes, tuple) or None in takes[1:]:
+        raise ModelError(f"the model of {name} takes {takes}; it must be one input of fixed shape.")
+    for layer in model._flatten_layers(include_self=False):
+        policy = layer.dtype_policy.name
+        if policy != "float32" and not isinstance(layer, keras.layers.InputLayer):
+            raise ModelError(f"layer {layer.name!r} computes in {policy}; only float32 can train.")
+    chooses = isinstance(learning, DoubleQ) or learning.loss == "cross_entropy"
+    answers = model.output_shape
+    if chooses and isinstance(answers, tuple) and len(answers) != 2:  # tracing refuses several
+        raise ModelError(f"the model of {name} answers {answers}; it must be (None, classes).")

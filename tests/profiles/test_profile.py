@@ -15,7 +15,7 @@ from profiles import Profile, ProfileError, load_profile, profile_names
 
 SHIPPED = "'gateway', 'powerful', 'raspberry-pi-5', 'raspberry-pi-zero-2', 'weak'"
 KEYS = (
-    "'description', 'branch', 'batch_size', 'threads', 'memory_cap_mib', "
+    "'description', 'branch', 'batch_size', 'threads', 'runtime', 'memory_cap_mib', "
     "'inference_quantisation', 'extends'"
 )
 COMPLETE = """\
@@ -23,6 +23,7 @@ description = "bench"
 branch = "complex"
 batch_size = 8
 threads = 4
+runtime = "tflite-runtime"
 memory_cap_mib = 300
 inference_quantisation = "dynamic"
 """
@@ -54,13 +55,13 @@ def test_shipped_names_are_sorted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "branch", "batch_size", "threads", "memory_cap_mib", "inference_quantisation"),
+    ("name", "branch", "batch_size", "threads", "runtime", "memory_cap_mib", "quantisation"),
     [
-        ("weak", "lightweight", 32, 1, 128, "int8"),
-        ("powerful", "complex", 32, 2, 512, "float32"),
-        ("raspberry-pi-zero-2", "lightweight", 32, 2, 192, "float16"),
-        ("raspberry-pi-5", "complex", 32, 3, 1024, "float32"),
-        ("gateway", "complex", 32, 2, 256, "dynamic"),
+        ("weak", "lightweight", 32, 1, "ai-edge-litert", 128, "int8"),
+        ("powerful", "complex", 32, 2, "ai-edge-litert", 512, "float32"),
+        ("raspberry-pi-zero-2", "lightweight", 32, 2, "tflite-runtime", 192, "float16"),
+        ("raspberry-pi-5", "complex", 32, 3, "ai-edge-litert", 1024, "float32"),
+        ("gateway", "complex", 32, 2, "ai-edge-litert", 256, "dynamic"),
     ],
 )
 def test_shipped_values(
@@ -68,8 +69,9 @@ def test_shipped_values(
     branch: str,
     batch_size: int,
     threads: int,
+    runtime: str,
     memory_cap_mib: int,
-    inference_quantisation: str,
+    quantisation: str,
 ) -> None:
     values = asdict(load_profile(name))
     del values["description"]
@@ -78,8 +80,9 @@ def test_shipped_values(
         "branch": branch,
         "batch_size": batch_size,
         "threads": threads,
+        "runtime": runtime,
         "memory_cap_mib": memory_cap_mib,
-        "inference_quantisation": inference_quantisation,
+        "inference_quantisation": quantisation,
     }
 
 
@@ -109,6 +112,7 @@ def test_a_complete_file_needs_no_base(tmp_path: Path) -> None:
         branch="complex",
         batch_size=8,
         threads=4,
+        runtime="tflite-runtime",
         memory_cap_mib=300,
         inference_quantisation="dynamic",
     )
@@ -177,6 +181,7 @@ valid_values = st.fixed_dictionaries(
         "branch": st.sampled_from(["lightweight", "complex"]),
         "batch_size": st.integers(1, 4096),
         "threads": st.integers(1, 64),
+        "runtime": st.sampled_from(["ai-edge-litert", "tflite-runtime"]),
         "memory_cap_mib": st.integers(1, 2**62),
         "inference_quantisation": st.sampled_from(["float32", "float16", "dynamic", "int8"]),
     },
@@ -206,6 +211,7 @@ def test_a_profile_is_frozen_and_hashable() -> None:
 BATCH = "an integer from 1 to 4096"
 CAP = "an integer of at least 1 (MiB)"
 BRANCHES = "one of 'lightweight', 'complex'"
+RUNTIMES = "one of 'ai-edge-litert', 'tflite-runtime'"
 UNIT = "is unknown: the unit is MiB and the key is 'memory_cap_mib'"
 
 
@@ -249,6 +255,9 @@ UNIT = "is unknown: the unit is MiB and the key is 'memory_cap_mib'"
         # not one of the choices
         ("branch = 'tiny'", "branch", f"must be {BRANCHES}, but it is 'tiny'"),
         ("branch = 'Complex'", "branch", f"must be {BRANCHES}, but it is 'Complex'"),
+        ("runtime = 'litert'", "runtime", f"must be {RUNTIMES}, but it is 'litert'"),
+        ("runtime = 2", "runtime", f"must be {RUNTIMES}, but it is an integer"),
+        ("run_time = 'tflite-runtime'", "run_time", "is unknown (did you mean 'runtime'?)"),
         ("inference_quantisation = 'int4'", "inference_quantisation",
          "must be one of 'float32', 'float16', 'dynamic', 'int8', but it is 'int4'"),
     ],
@@ -276,6 +285,7 @@ def test_long_values_and_odd_keys_stay_one_line(tmp_path: Path) -> None:
         ("branch", BRANCHES),
         ("batch_size", BATCH),
         ("threads", "an integer from 1 to 64"),
+        ("runtime", RUNTIMES),
         ("memory_cap_mib", CAP),
         ("inference_quantisation", "one of 'float32', 'float16', 'dynamic', 'int8'"),
     ],

@@ -102,6 +102,9 @@ def _read(
     stored = {name: new(tensor) for name, tensor in parameters.items()}
     constant_ops = _constant_ops(graph)
     needed = _needed([y, *updates.values()], constant_ops)
+    for op in graph.get_operations():
+        if op in needed and any(t.dtype in (tf.variant, tf.resource) for t in op.outputs):
+            raise UnsupportedOp(_layer(op, layers), op.type)  # a recurrent layer's lists
     folded = _fold(graph, needed, constant_ops)
     for op in graph.get_operations():  # TensorFlow keeps them in topological order
         if op not in needed or op.type == "Placeholder":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker.slice import read_slice
+from broker.slice import SliceError, read_slice
 from firmware_sim.bundle import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
 from firmware_sim.measure import random_input
 from firmware_sim.runtime import TensorSpec, choose_runtime, installed_runtimes
@@ -57,8 +57,12 @@ def export(
         (folder / MODEL).write_bytes(convert_module(module))
 
         progress("slice")
-        (folder / SLICE).write_bytes(build_slice(branch).SerializeToString(deterministic=True))
-        shared, _ = read_slice(folder / SLICE)
+        sliced = build_slice(branch).SerializeToString(deterministic=True)
+        (folder / SLICE).write_bytes(sliced)
+        try:
+            shared, _ = read_slice(sliced)
+        except SliceError as error:  # weights that are not finite, for example
+            raise ExportError(str(error)) from error
 
         progress("quantise")
         calibration = calibration or Calibration("synthetic images", synthetic_examples(branch))

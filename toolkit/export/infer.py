@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.lite.python import schema_py_generated as schema
 
 from toolkit.branch import Branch
 from toolkit.errors import ExportError
@@ -40,6 +41,9 @@ def convert_inference(branch: Branch, quantisation: str, calibration: Images) ->
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["infer"])
         if quantisation != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantisation == "dynamic":
+            # One scale for each unit of a dense layer is more than tflite-runtime 2.14 can read.
+            converter._experimental_disable_per_channel_quantization_for_dense_layers = True
         if quantisation == "float16":
             converter.target_spec.supported_types = [tf.float16]
         if quantisation == "int8":
@@ -48,9 +52,24 @@ def convert_inference(branch: Branch, quantisation: str, calibration: Images) ->
             if as_integers:
                 converter.inference_input_type = tf.uint8
         try:
-            return bytes(converter.convert())
+            data = bytes(converter.convert())
         except Exception as error:  # the converter raises whatever it likes
             raise ExportError(f"the converter cannot quantise the branch: {error}") from error
+    return _with_plain_bytes(data) if as_integers else data
+
+
+def _with_plain_bytes(data: bytes) -> bytes:
+    """Makes byte b of the input mean b.
+
+    The converter spreads the calibrated range over all 256 values of a byte, so that the 16 of a
+    digit would mean 1. The first operation rescales to what the model computes with.
+    """
+    found = bytearray(data)
+    graph = schema.Model.GetRootAs(found).Subgraphs(0)
+    quantisation = graph.Tensors(graph.Inputs(0)).Quantization()
+    quantisation.ScaleAsNumpy()[:] = 1.0  # both are views of the bytes
+    quantisation.ZeroPointAsNumpy()[:] = 0
+    return bytes(found)
 
 
 def _examples(images: Images, dtype: str) -> Iterator[list[Images]]:

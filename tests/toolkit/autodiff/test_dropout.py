@@ -14,6 +14,7 @@ from toolkit.autodiff.naming import named_variables
 from toolkit.layers import BranchDropout
 
 Array = npt.NDArray[np.float32]
+Build = Callable[[keras.KerasTensor], keras.KerasTensor]
 Step = Callable[[Array], tuple[Array, Array]]
 
 BATCH, WIDTH = 64, 50
@@ -29,7 +30,7 @@ class Scale(layers.Layer):
         return x * self.scale
 
 
-def traced(layer: keras.Layer, *shape: int, training: bool = True) -> tuple[Program, Step]:
+def traced(layer: Build, *shape: int, training: bool = True) -> tuple[Program, Step]:
     """The program of a Scale and the layer, and a function to (output, gradient of the scale)."""
     x = keras.Input(batch_shape=(BATCH, *shape))
     model = keras.Model(x, layer(Scale(name="input")(x)))
@@ -67,11 +68,11 @@ def test_every_step_draws_anew():
 
 
 def test_two_layers_draw_apart():
-    x = keras.Input(batch_shape=(BATCH, WIDTH))
-    both = [layers.Dropout(0.5, name=name)(x) for name in ("one", "two")]
-    program = trace(keras.Model(x, layers.Concatenate()(both)), batch=BATCH, training=True)
-    ones = tf.ones((BATCH, WIDTH))
-    one, two = np.split(np.asarray(run(program, {}, ones)[program.y]) != 0, 2, axis=1)
+    def both(x: keras.KerasTensor) -> keras.KerasTensor:
+        return layers.Concatenate()([layers.Dropout(0.5, name=name)(x) for name in ("one", "two")])
+
+    _, step = traced(both, WIDTH)
+    one, two = np.split(step(np.ones((BATCH, WIDTH), np.float32))[0] != 0, 2, axis=1)
     assert 0.4 < np.mean(one == two) < 0.6
 
 

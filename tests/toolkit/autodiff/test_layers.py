@@ -369,6 +369,10 @@ def test_a_value_that_is_used_often_adds_up_its_gradients():
     check(around(build, 5, 4, 2))
 
 
+def test_nothing_flows_back_through_a_stopped_gradient():
+    check(around(lambda x: x * keras.ops.stop_gradient(keras.ops.exp(x)), 4))
+
+
 def test_a_layer_that_is_used_twice():
     layer = layers.Dense(4, activation="tanh")
     check(around(lambda x: layer(layer(x)), 4))

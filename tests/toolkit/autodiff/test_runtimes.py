@@ -16,6 +16,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 from toolkit.autodiff.lower import CONVOLUTIONS
 from toolkit.branch import Branch
 from toolkit.export.convert import convert_module
+from toolkit.layers import BranchDropout
 from toolkit.reference import Reference
 from toolkit.training.learning import Supervised
 from toolkit.training.module import Signature, TrainingModule
@@ -30,11 +31,14 @@ Answer = dict[str, npt.NDArray[np.float32]]
 
 
 class OnlyTraining(TrainingModule):
-    """Without the signatures that take long to convert and have tests of their own."""
+    """Without the signatures that take long to convert and have tests of their own.
+
+    `set_state` stays, since the converter makes a constant of what no signature writes.
+    """
 
     def signatures(self) -> dict[str, Signature]:
         every = super().signatures()
-        return {name: every[name] for name in ("train", "get_state")}
+        return {name: every[name] for name in ("train", "get_state", "set_state")}
 
 
 def take_steps(runtime: str, folder: Path, steps: int) -> Answer:
@@ -69,6 +73,7 @@ def convolutions(x: keras.KerasTensor) -> keras.KerasTensor:
     x = layers.BatchNormalization(momentum=0.8)(x)
     x = layers.Conv2D(5, 2, dilation_rate=2, padding="same")(x)
     x = layers.ReLU(max_value=6)(x)
+    x = layers.DepthwiseConv2D((3, 2), padding="same", dilation_rate=2)(x)
     x = layers.DepthwiseConv2D(3, strides=2, padding="same")(x)
     x = layers.DepthwiseConv2D(2, depth_multiplier=2)(x)
     x = layers.SeparableConv2D(6, 2, padding="same")(x)
@@ -147,6 +152,26 @@ def test_training_equals_that_of_keras(net: Build, target: str, tmp_path: Path):
                 moved, expected, rtol=0, atol=WEIGHTS * max(scale, 1e-3), err_msg=name
             )
         assert answer["optimizer/step"] == STEPS
+
+
+@pytest.mark.parametrize("layer", [layers.Dropout, BranchDropout])
+def test_every_step_drops_anew(layer: Callable[[float], keras.Layer], tmp_path: Path):
+    """The loss counts what is kept of the identity, one number in each row."""
+    x = keras.Input((BATCH,))
+    ones = layers.Dense(1, kernel_initializer="ones", use_bias=False, name="sum")
+    model = keras.Model(x, ones(layer(0.5)(x)))
+    branch = Branch("test", model, ("sum",), Supervised("mse", SGD(0.0)))
+    data = convert_module(OnlyTraining(branch, batch=BATCH, runtime="ai-edge-litert"))
+    assert_builtin_only(data)
+    (tmp_path / "model.tflite").write_bytes(data)
+    # A row sums up to 2 if its number is kept and else to 0, so its squared error is 4 or 0.
+    examples = {"x": np.eye(BATCH, dtype=np.float32), "y": np.zeros((BATCH, 1), np.float32)}
+    np.savez(tmp_path / "batch.npz", **examples)
+    for runtime in RUNTIMES:
+        kept = take_steps(runtime, tmp_path, 100)["losses"] / 4 * BATCH
+        np.testing.assert_allclose(kept, np.round(kept), atol=1e-5)
+        assert abs(np.mean(kept) / BATCH - 0.5) < 4 * 0.5 / np.sqrt(100 * BATCH)
+        assert {0, 1, 2, 3, 4} == set(np.round(kept))
 
 
 @pytest.mark.parametrize("target", RUNTIMES)

@@ -1,0 +1,247 @@
+"""Every signature of every zoo branch, in both runtimes, against TensorFlow and Keras.
+
+Dropout is off, since the device draws its own masks. The reference is written the ordinary way
+(toolkit/reference.py): GradientTape and Keras' optimisers.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from toolkit import zoo
+from toolkit.autodiff.naming import named_variables
+from toolkit.branch import Branch
+from toolkit.export.convert import convert_module
+from toolkit.inspection import operations
+from toolkit.reference import Reference, keras_optimizer
+from toolkit.training.learning import DoubleQ
+from toolkit.training.module import TrainingModule, training_inputs
+
+BATCH, STEPS = 4, 20
+PLAYER = Path(__file__).with_name("play_signatures.py")
+ROOT = Path(__file__).parents[3]
+RUNTIMES = ("ai-edge-litert", "tflite-runtime")
+
+
+@dataclass(frozen=True)
+class Played:
+    """One branch, played on a device's runtime and trained beside it in TensorFlow."""
+
+    branch: Branch
+    batches: list[dict[str, np.ndarray]]
+    answers: dict[str, np.ndarray]
+    losses: list[float]
+    weights: dict[str, np.ndarray]
+    gradients: list[dict[str, np.ndarray]]
+    start: dict[str, np.ndarray]
+    operations: dict[str, dict[str, int]]
+
+    def part(self, label: str) -> dict[str, np.ndarray]:
+        return {k.split(":", 1)[1]: v for k, v in self.answers.items() if k.startswith(f"{label}:")}
+
+
+def make_batches(branch: Branch) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(1)
+    made = []
+    for _ in range(STEPS):
+        batch = {}
+        for name, spec in training_inputs(branch, BATCH).items():
+            if spec.dtype == tf.uint8:
+                top = round(1 / branch.input_scale) + 1
+                # Flat regions make ties in pooling windows, as real images do.
+                coarse = rng.integers(
+                    0,
+                    top,
+                    [n if i == 0 else -(-n // 2) for i, n in enumerate(spec.shape[:3])]
+                    + [spec.shape[3]],
+                )
+                fine = coarse.repeat(2, 1).repeat(2, 2)[:, : spec.shape[1], : spec.shape[2]]
+                batch[name] = fine.astype(np.uint8)
+            elif spec.dtype == tf.int32:
+                batch[name] = rng.integers(0, 6, spec.shape, dtype=np.int32)
+            else:
+                batch[name] = rng.integers(0, 2, spec.shape).astype(np.float32)
+        made.append(batch)
+    return made
+
+
+def checkable(branch: Branch) -> Branch:
+    """The branch without dropout, and with an ε that does not blow up rounding errors.
+
+    Adam moves a weight whose gradient is 1e-9 as far as one whose gradient is 1: with its ε of
+    1e-7 two correct implementations in float32 drift apart within a few steps.
+    """
+    for layer in branch.model.layers:
+        if hasattr(layer, "rate"):
+            layer.rate = 0.0
+    learning = branch.learning
+    optimizer = replace(learning.optimizer, epsilon=1e-3)
+    return replace(branch, learning=replace(learning, optimizer=optimizer))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        # One group each, so that parallel workers do not convert a branch twice.
+        pytest.param((entry, runtime), marks=pytest.mark.xdist_group(f"{entry} {runtime}"))
+        for entry in zoo.names()
+        for runtime in RUNTIMES
+    ],
+    ids=lambda p: "-".join((*p[0], p[1])),
+)
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    entry, runtime = request.param
+    keras.utils.set_random_seed(7)
+    branch = checkable(zoo.build(*entry))
+    for variable in branch.model.trainable_variables:  # biases that matter
+        if variable.path.endswith("bias"):
+            variable.assign(np.random.default_rng(3).normal(0, 0.05, variable.shape))
+    folder = tmp_path_factory.mktemp("parity")
+    module = TrainingModule(branch, batch=BATCH, runtime=runtime)
+    model = convert_module(module)
+    (folder / "model.tflite").write_bytes(model)
+    batches = make_batches(branch)
+    np.savez(
+        folder / "batches.npz",
+        **{f"{i}/{name}": v for i, batch in enumerate(batches) for name, v in batch.items()},
+    )
+    subprocess.run(
+        [sys.executable, str(PLAYER), runtime, str(folder)],
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+    )
+    with np.load(folder / "answers.npz") as found:
+        answers = dict(found)
+
+    variables = named_variables(branch.model)
+    start = {name: v.numpy() for name, v in variables.items()}
+    reference = Reference(branch)
+    names = [n for n, v in variables.items() if v.trainable]
+    gradient = tf.function(reference.gradients, autograph=False)
+    gradients = [{n: g.numpy() for n, g in zip(names, gradient(**batches[0]), strict=True)}]
+    train = tf.function(reference.train, autograph=False)
+    losses = [float(train(**batch)) for batch in batches]
+    weights = {name: v.numpy() for name, v in variables.items()}
+    return Played(branch, batches, answers, losses, weights, gradients, start, operations(model))
+
+
+def assert_close(found: np.ndarray, wanted: np.ndarray, what: str, tolerance: float = 1e-4) -> None:
+    """Relative to the largest number of the tensor."""
+    error = np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-6)
+    assert error < tolerance, f"{what}: relative error {error:.2e}"
+
+
+def test_twenty_steps_give_tensorflows_losses_and_tensors(played: Played) -> None:
+    assert_close(played.answers["losses"], np.array(played.losses), "losses")
+    end = played.part("end")
+    for name in played.branch.trainable_names:
+        assert_close(end[name], played.weights[name], name)
+        assert np.abs(end[name] - played.start[name]).max() > 0, f"{name} was not trained"
+    assert end["optimizer/step"] == STEPS
+
+
+def test_a_restored_state_goes_on_as_if_nothing_had_happened(played: Played) -> None:
+    half = STEPS // 2
+    assert_close(played.answers["resumed losses"], played.answers["losses"][half:], "losses", 1e-6)
+    resumed = played.part("resumed")
+    for name, value in played.part("end").items():
+        assert_close(resumed[name], value, name, 1e-6)
+
+
+def test_accumulate_and_apply_equal_train_on_the_local_tensors(played: Played) -> None:
+    trained, applied = played.part("trained once"), played.part("applied once")
+    for name in played.branch.local_names:
+        assert_close(applied[name], trained[name], name, 1e-6)
+    for name in played.branch.shared_names:
+        np.testing.assert_array_equal(applied[name], played.start[name])
+    for name, value in applied.items():
+        if "/accumulated/" in name:
+            assert not value.any(), f"{name} was not cleared"
+
+
+def test_apply_answers_tensorflows_gradient_of_the_shared_tensors(played: Played) -> None:
+    answered = played.part("dθ once")
+    assert set(answered) == set(played.branch.shared_names)
+    for name, value in answered.items():
+        assert_close(value, played.gradients[0][name], name)
+
+
+def test_apply_adds_up_the_gradients_of_its_batches(played: Played) -> None:
+    """The branch is brought to the state that it had, and TensorFlow's gradients are added."""
+    branch = played.branch
+    state = played.part("applied once")
+    for name, variable in named_variables(branch.model).items():
+        if name in state:
+            variable.assign(state[name])
+    reference = Reference(branch)
+    if isinstance(branch.learning, DoubleQ):
+        for variable, target in zip(
+            branch.model.variables, reference.target.variables, strict=True
+        ):
+            target.assign(played.start[variable.path.removeprefix(f"{branch.model.name}/")])
+    names = [n for n, v in named_variables(branch.model).items() if v.trainable]
+    total = dict.fromkeys(names, 0.0)
+    for number in (1, 2):
+        gradients = reference.gradients(**played.batches[number])
+        for name, g in zip(names, gradients, strict=True):
+            total[name] = total[name] + g.numpy()
+    for name, value in played.part("dθ twice").items():
+        assert_close(value, total[name], name)
+
+
+def test_infer_and_evaluate_answer_what_keras_answers(played: Played) -> None:
+    branch = played.branch
+    for name, variable in named_variables(branch.model).items():
+        variable.assign(played.start[name])
+    images = next(iter(played.batches[0].values())).astype(np.float32) * branch.input_scale
+    outputs = branch.model(images).numpy()
+    assert_close(played.part("infer")["output"], outputs[:1], "output")
+    if "evaluate:loss" in played.answers:
+        labels = played.batches[0]["y"]
+        losses = keras.losses.sparse_categorical_crossentropy(labels, outputs).numpy()
+        assert_close(played.answers["evaluate:loss"], losses.sum(), "loss")
+        assert played.answers["evaluate:correct"] == (outputs.argmax(-1) == labels).sum()
+
+
+def test_shared_tensors_are_set_and_the_target_follows(played: Played) -> None:
+    before, after = played.part("shared before"), played.part("shared after")
+    assert set(before) == set(played.branch.shared_names)
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value + 1)
+    state = played.part("synchronised")
+    for name, value in state.items():
+        if name.startswith("target/"):
+            np.testing.assert_array_equal(value, state[name.removeprefix("target/")])
+
+
+def test_keras_optimizers_are_ours(played: Played) -> None:
+    """The slots themselves, in the order of the groups."""
+    slots = played.part("trained once")
+    optimizer = played.branch.learning.optimizer
+    counterpart = keras_optimizer(optimizer)
+    gradients = played.gradients[0]
+    variables = [keras.Variable(played.start[name]) for name in gradients]
+    counterpart.build(variables)
+    counterpart.apply([tf.constant(g) for g in gradients.values()], variables)
+    kept = [v.numpy() for v in counterpart.variables if v.shape != ()]  # no iterations or rates
+    found = np.concatenate(
+        [
+            v.ravel()
+            for k, v in slots.items()
+            if k.startswith("optimizer/") and "accumulated" not in k and k != "optimizer/step"
+        ]
+    )
+    assert_close(np.sort(found), np.sort(np.concatenate([k.ravel() for k in kept])), "slots")
+
+
+def test_no_operation_needs_flex(played: Played) -> None:
+    for signature, counted in played.operations.items():
+        assert not [op for op in counted if op.startswith("Flex") or op == "CUSTOM"], signature
