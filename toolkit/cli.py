@@ -146,9 +146,7 @@ def profiles(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the bundles go.")] = Path("build/demo"),
-    steps: Annotated[
-        int, typer.Option(help="Mini-batches that each device trains.", min=1)
-    ] = 300,
+    steps: Annotated[int, typer.Option(help="Mini-batches that each device trains.", min=1)] = 300,
 ) -> None:
     """Export both branches, train each in the stock runtime on real digits, and compare."""
     with quiet_terminal() as console, console.status("starting TensorFlow") as status:

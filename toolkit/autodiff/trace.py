@@ -48,12 +48,20 @@ def trace(
             scaled = tf.cast(x, "float32")
             if input_scale != 1.0:
                 scaled = scaled * np.float32(input_scale)
-        y, moved = model.stateless_call(
-            [parameters[names[v.path]] for v in model.trainable_variables],
-            [parameters[names[v.path]] for v in model.non_trainable_variables],
-            scaled,
-            training=training,
-        )
+        try:
+            y, moved = model.stateless_call(
+                [parameters[names[v.path]] for v in model.trainable_variables],
+                [parameters[names[v.path]] for v in model.non_trainable_variables],
+                scaled,
+                training=training,
+            )
+        except ModelError:
+            raise
+        except Exception as error:  # a layer's own code may raise anything
+            first_line = str(error).strip().splitlines()[0] if str(error).strip() else ""
+            raise ModelError(
+                f"the model cannot be traced ({type(error).__name__}: {first_line})."
+            ) from error
     if not tf.is_tensor(y):
         raise ModelError("the model has several outputs; a branch has exactly one.")
     updates = {

@@ -208,6 +208,9 @@ def _meanings(model: Model, subgraph: Subgraph, known: dict[Any, int]) -> dict[i
                 times += 1
             meant[int(tensor)] = found
             seen.add(found)
+    for tensor in subgraph.outputs:
+        if int(tensor) not in meant:
+            meant[int(tensor)] = meaning("constant", _content(subgraph.tensors[tensor]))
     return meant
 
 

@@ -7,6 +7,7 @@ take the one that leaves the least alive before it. Going backwards, an operatio
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,11 +74,12 @@ def _dependencies(tasks: Sequence[Task]) -> list[set[int]]:
     producer: dict[int, int] = {}
     last_write: dict[int, int] = {}
     reads_since: dict[int, list[int]] = defaultdict(list)
-    lead: list[int] = []
+    lead = [index for index, task in enumerate(tasks) if task.first]
+    for earlier, later in itertools.pairwise(lead):
+        before[later].add(earlier)
     for index, task in enumerate(tasks):
-        before[index].update(lead[-1:])
-        if task.first:
-            lead.append(index)
+        if not task.first:
+            before[index].update(lead[-1:])
         before[index].update(producer[t] for t in task.inputs if t in producer)
         for variable in task.reads:
             if variable in last_write:

@@ -50,7 +50,9 @@ def replacing(target: Path) -> Iterator[Path]:
         _swap(draft, place)
         _sync(place.parent)
     except OSError as error:
-        raise ExportError(f"cannot write the bundle to {target} ({error.strerror or error}).") from error
+        raise ExportError(
+            f"cannot write the bundle to {target} ({error.strerror or error})."
+        ) from error
     finally:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)

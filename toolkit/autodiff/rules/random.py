@@ -1,6 +1,6 @@
 """Random numbers: the device's own stream, RANDOM_UNIFORM and RANDOM_STANDARD_NORMAL.
 
-Keras draws from seeded stateless generators, which TFLite does not have. A seed per layer keeps
+Keras draws from seeded stateless generators, which TFLite does not have. A seed per draw keeps
 the streams of two layers apart and makes them the same in every runtime.
 """
 
@@ -30,7 +30,8 @@ def normal(node: Node, shape: Any) -> Result:
 
 
 def _seed(node: Node) -> int:
-    return zlib.crc32(node.layer.encode()) & 0x7FFFFFFF
+    """Its own for every draw, also of a layer that is used twice."""
+    return zlib.crc32(f"{node.layer} {node.output.id}".encode()) & 0x7FFFFFFF
 
 
 RULES: dict[str, Rule] = {

@@ -1,0 +1,218 @@
+"""An export is repeatable, tried out before it is believed, and never half done."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from broker.slice import read_slice
+from firmware_sim.bundle import FILES, Bundle, open_bundle
+from profiles import load_profile
+from toolkit import zoo
+from toolkit.branch import Branch
+from toolkit.calibration import calibration_for
+from toolkit.errors import ExportError
+from toolkit.export import bundle as stages
+from toolkit.export.bundle import STAGES, export, try_out
+
+WEAK = load_profile("weak")
+Listing = Callable[[Path], dict[str, bytes]]
+
+
+def digits(seed: int) -> Branch:
+    keras.utils.set_random_seed(seed)
+    return zoo.build("digits", "lightweight")
+
+
+@pytest.fixture
+def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out the stages that take seconds: model.tflite is empty and nothing is measured."""
+    monkeypatch.setattr(stages, "convert_module", lambda module: b"")
+    monkeypatch.setattr(stages, "try_out", lambda *arguments: {})
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def test_the_same_seed_writes_the_same_bundle_in_place_of_the_previous_one(
+    digits_bundle: Bundle, own_bundle: Bundle
+):
+    branch = digits(seed=0)
+    heard: list[str] = []
+    examples = calibration_for(branch, "digits", None)
+    again = export(branch, WEAK, own_bundle.folder, calibration=examples, progress=heard.append)
+    assert heard == list(STAGES)
+    assert again.manifest["fingerprint"] == digits_bundle.manifest["fingerprint"]
+    assert again.slice.read_bytes() == digits_bundle.slice.read_bytes()
+    assert again.infer.read_bytes() == digits_bundle.infer.read_bytes()
+    assert again.manifest["tensors"] == digits_bundle.manifest["tensors"]
+    assert [path.name for path in again.folder.parent.iterdir()] == ["weak"]
+
+
+@pytest.mark.usefixtures("without_training")
+def test_another_seed_keeps_the_fingerprint_and_changes_the_values(
+    digits_bundle: Bundle, tmp_path: Path
+):
+    other = export(digits(seed=1), WEAK, tmp_path / "weak")
+    assert other.manifest["fingerprint"] == digits_bundle.manifest["fingerprint"]
+    assert other.manifest["tensors"] == digits_bundle.manifest["tensors"]
+    assert other.slice.read_bytes() != digits_bundle.slice.read_bytes()
+
+
+@pytest.mark.usefixtures("without_training")
+def test_the_complex_branch_has_the_same_slice(digits_bundle: Bundle, tmp_path: Path):
+    branch = zoo.build("digits", "complex")
+    other = export(branch, load_profile("powerful"), tmp_path / "powerful")
+    assert other.manifest["fingerprint"] == digits_bundle.manifest["fingerprint"]
+
+
+def test_the_manifest_describes_the_files(digits_bundle: Bundle):
+    manifest = digits_bundle.manifest
+    assert tuple(manifest["files"]) == FILES
+    for name in FILES:
+        assert manifest["files"][name]["bytes"] == (digits_bundle.folder / name).stat().st_size
+    shared, values = read_slice(digits_bundle.slice)
+    assert manifest["fingerprint"] == shared.fingerprint
+    described = {t["name"]: t["fingerprint"] for t in manifest["tensors"] if t["shared"]}
+    assert described == {tensor.name: tensor.fingerprint for tensor in shared.tensors}
+    weights = digits(seed=0).weights()
+    for name in described:
+        np.testing.assert_array_equal(values[name], weights[name])
+
+
+def test_the_manifest_tells_how_the_branch_learns_and_what_it_takes(digits_bundle: Bundle):
+    manifest = digits_bundle.manifest
+    assert (manifest["format"], manifest["batch_size"]) == (1, 32)
+    assert manifest["calibration"] == "scikit-learn digits"
+    assert manifest["branch"] == {
+        "name": "digits-lightweight",
+        "parameters": 3930,
+        "shared_parameters": 2480,
+        "operations": 96820,
+        "input": {"shape": [8, 8, 1], "dtype": "uint8", "scale": 1 / 16},
+        "learning": {
+            "kind": "supervised",
+            "loss": "cross_entropy",
+            "optimizer": {
+                "name": "Adam",
+                "learning_rate": 0.001,
+                "beta_1": 0.9,
+                "beta_2": 0.999,
+                "epsilon": 1e-07,
+            },
+        },
+    }
+    batch = {"inputs": {"x": ["uint8", [32, 8, 8, 1]], "y": ["int32", [32]]}}
+    signatures = manifest["signatures"]
+    assert [signatures[name] for name in ("train", "accumulate", "evaluate")] == [batch] * 3
+    assert signatures["infer"] == {"inputs": {"x": ["uint8", [1, 8, 8, 1]]}}
+    assert signatures["apply"] == {"inputs": {}}
+    assert manifest["measured"]["runtime"] == "ai-edge-litert"
+    measured = manifest["measured"]
+    assert 10 * 2**20 < measured["start_bytes"] < measured["peak_bytes"] < 128 * 2**20
+
+
+# --- trying out ----------------------------------------------------------------------------------
+
+
+def test_a_model_that_answers_otherwise_than_keras_is_refused(digits_bundle: Bundle):
+    with pytest.raises(ExportError) as caught:
+        try_out(digits(seed=1), WEAK, digits_bundle.model)
+    assert str(caught.value) == (
+        "in ai-edge-litert the converted branch does not answer what Keras does."
+    )
+
+
+def test_a_model_that_a_runtime_cannot_load_is_refused(tmp_path: Path):
+    (tmp_path / "model.tflite").write_bytes(b"\0" * 64)
+    with pytest.raises(ExportError, match=r"^the branch does not train in ai-edge-litert: \S"):
+        try_out(digits(seed=0), WEAK, tmp_path / "model.tflite")
+
+
+def test_what_is_measured_is_the_profiles_runtime(
+    digits_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+):
+    asked = []
+    measure = stages._measure
+
+    def watched(model: Path, runtime: str, threads: int) -> dict[str, Any]:
+        asked.append((runtime, threads))
+        return measure(model, runtime, threads)
+
+    monkeypatch.setattr(stages, "_measure", watched)
+    profile = replace(WEAK, runtime="tflite-runtime", threads=2)
+    measured = try_out(digits(seed=0), profile, digits_bundle.model)
+    assert asked == [("ai-edge-litert", 2), ("tflite-runtime", 2)]
+    assert (measured["runtime"], measured["threads"]) == ("tflite-runtime", 2)
+    assert measured["runtime_version"].startswith("2.14.")
+
+
+# --- failing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failure", [ExportError("no."), KeyboardInterrupt(), OSError("disk")])
+@pytest.mark.usefixtures("without_training")
+def test_a_failed_export_leaves_the_previous_bundle_byte_for_byte(
+    own_bundle: Bundle,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    listing: Listing,
+):
+    def fail(*arguments: object) -> bytes:
+        raise failure
+
+    before = listing(own_bundle.folder.parent)
+    monkeypatch.setattr(stages, "convert_inference", fail)
+    wanted = ExportError if isinstance(failure, OSError) else type(failure)
+    with pytest.raises(wanted):
+        export(digits(seed=1), WEAK, own_bundle.folder)
+    assert listing(own_bundle.folder.parent) == before
+
+
+@pytest.mark.usefixtures("without_training")
+def test_a_failed_first_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*arguments: object) -> bytes:
+        raise ExportError("no.")
+
+    monkeypatch.setattr(stages, "convert_inference", fail)
+    with pytest.raises(ExportError):
+        export(digits(seed=1), WEAK, tmp_path / "weak")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_export_leaves_the_previous_bundle(own_bundle: Bundle, listing: Listing):
+    """SIGKILL while two of the three files are in the draft."""
+    code = (
+        "import pathlib, sys, time\n"
+        "from profiles import load_profile\n"
+        "from toolkit import zoo\n"
+        "from toolkit.export import bundle\n"
+        "def slow(*arguments):\n"
+        "    print('quantising', flush=True)\n"
+        "    time.sleep(60)\n"
+        "bundle.convert_module = lambda module: b'half'\n"
+        "bundle.convert_inference = slow\n"
+        "branch = zoo.build('digits', 'lightweight')\n"
+        "bundle.export(branch, load_profile('weak'), pathlib.Path(sys.argv[1]))\n"
+    )
+    before = listing(own_bundle.folder)
+    command = [sys.executable, "-c", code, own_bundle.folder]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as exporter:
+        assert exporter.stdout is not None
+        assert exporter.stdout.readline() == "quantising\n"
+        drafts = [p for p in own_bundle.folder.parent.iterdir() if p != own_bundle.folder]
+        exporter.kill()
+    assert exporter.returncode == -signal.SIGKILL
+    assert [sorted(path.name for path in draft.iterdir()) for draft in drafts] == [
+        ["model.tflite", "shared.onnx"]
+    ]
+    assert listing(own_bundle.folder) == before
+    assert open_bundle(own_bundle.folder).manifest == own_bundle.manifest

@@ -1,0 +1,60 @@
+"""Parameters and operations of the zoo's branches; the paper's where it states them."""
+
+import pytest
+
+from toolkit import zoo
+from toolkit.counting import Counts, count, training_operations
+
+COUNTS = {
+    ("atari", "lightweight", "share-first"): Counts(71_214, 6_219_158, 41_056),
+    ("atari", "complex", "share-first"): Counts(1_687_206, 9_389_318, 41_056),
+    ("cifar10", "lightweight", "share-first"): Counts(25_834, 9_317_972, 10_144),
+    ("cifar10", "complex", "share-first"): Counts(1_250_858, 20_915_732, 10_144),
+    ("cifar10", "lightweight", "cascading"): Counts(25_834, 9_317_972, 25_834),
+    ("cifar10", "complex", "cascading"): Counts(1_266_548, 20_931_432, 25_834),
+    ("digits", "lightweight", "share-first"): Counts(3_930, 96_820, 2_480),
+    ("digits", "complex", "share-first"): Counts(45_402, 175_828, 2_480),
+    ("digits", "lightweight", "cascading"): Counts(3_930, 96_820, 3_930),
+    ("digits", "complex", "cascading"): Counts(46_852, 177_288, 3_930),
+}
+
+
+def test_every_branch_of_the_zoo_is_counted_here():
+    assert sorted(COUNTS) == sorted(zoo.names())
+
+
+@pytest.mark.parametrize(("name", "counts"), COUNTS.items(), ids=lambda key: "-".join(key)
+                         if isinstance(key, tuple) else "")  # fmt: skip
+def test_counts(name: tuple[str, str, str], counts: Counts):
+    assert count(zoo.build(*name)) == counts
+
+
+def test_a_cascade_adds_the_whole_lightweight_output_layer():
+    complex_, cascade = (
+        COUNTS["cifar10", "complex", topology] for topology in ("share-first", "cascading")
+    )
+    assert cascade.parameters - complex_.parameters == 15_690 == 7 * 7 * 32 * 10 + 10
+    # Its products, its biases, and the sum of both outputs.
+    assert cascade.operations - complex_.operations == 7 * 7 * 32 * 10 + 10 + 10
+
+
+def test_operations_of_the_lightweight_digits_by_hand():
+    first = 8 * 8 * 16 * (3 * 3 * 1 + 2)  # products, bias and ReLU
+    second = 6 * 6 * 16 * (3 * 3 * 16 + 2)
+    output = 10 * (3 * 3 * 16 + 1)
+    softmax = 10
+    assert first + second + output + softmax == 96_820
+
+
+def test_training_counts_the_products_that_a_step_needs():
+    first, second, output = 8 * 8 * 16 * 9, 6 * 6 * 16 * 144, 10 * 144
+    # Forward and both gradients, but no gradient with respect to the image.
+    wanted = 2 * first + 3 * second + 3 * output
+    assert training_operations(zoo.build("digits", "lightweight")) == wanted
+
+
+def test_double_q_learning_adds_two_forward_passes():
+    first, second, third = 20 * 20 * 32 * 256, 9 * 9 * 64 * 512, 7 * 7 * 8 * 576
+    dense = 392 * 64 + 64 * 6
+    wanted = 4 * first + 5 * (second + third + dense)
+    assert training_operations(zoo.build("atari", "lightweight")) == wanted
