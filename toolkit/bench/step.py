@@ -73,17 +73,17 @@ def run_bench(
 
 
 def tables(report: dict[str, Any]) -> list[Table | str]:
-    """What a person wants to see of it."""
-    table = Table(
-        *("branch", "contestant", "step", "× Flex", "× TensorFlow", "peak", "of Flex's"),
-        "of matmul speed",
-        title=f"one training step, batch {report['batch_size']}, {report['threads']} thread(s)",
-    )
+    """What a person wants to see of it: a table for each branch."""
+    notes: list[Table | str] = [
+        f"one training step, batch {report['batch_size']}, {report['threads']} thread(s); "
+        f"matrix products reach {report['matmul_gflops']:.0f} GFLOP/s here"
+    ]
     for result in report["branches"]:
+        columns = ("step", "× Flex", "× TensorFlow", "peak", "of Flex's", "of matmul speed")
+        table = Table(result["branch"], *columns)
         for name, entry in result["contestants"].items():
             share = result["flops"] / entry["step_seconds"] / 1e9 / report["matmul_gflops"]
             table.add_row(
-                result["branch"],
                 name,
                 f"{entry['step_seconds'] * 1e3:.1f} ms",
                 _ratio(entry["time_to_flex"]),
@@ -92,9 +92,7 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
                 _ratio(entry["peak_to_flex"]),
                 f"{share:.0%}",
             )
-        table.add_section()
-    notes: list[Table | str] = [table]
-    notes.append(f"matrix products reach {report['matmul_gflops']:.0f} GFLOP/s on this machine")
+        notes.append(table)
     if report["flex"] is None:
         notes.append(
             "no Flex: TensorFlow 2.19 and later do not run it; give --flex-python, or --make-flex."

@@ -1,0 +1,44 @@
+"""Our optimisers against Keras' own, over several steps with their state."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from toolkit.reference import keras_optimizer
+from toolkit.training.optimizers import SGD, Adam, Optimizer, RMSProp
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        SGD(learning_rate=0.1),
+        SGD(learning_rate=0.05, momentum=0.9),
+        Adam(learning_rate=0.01),
+        Adam(learning_rate=0.01, beta_1=0.5, beta_2=0.9, epsilon=1e-3),
+        RMSProp(learning_rate=0.01),
+        RMSProp(learning_rate=0.01, rho=0.7, decay=0.1),
+    ],
+    ids=repr,
+)
+def test_ten_steps_are_keras(optimizer: Optimizer) -> None:
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=50).astype(np.float32)
+    variable = keras.Variable(theta)
+    counterpart = keras_optimizer(optimizer)
+    counterpart.build([variable])
+    slots = {slot: tf.zeros(50) for slot in optimizer.slots}
+    for step in range(10):
+        gradient = rng.normal(size=50).astype(np.float32)
+        counterpart.apply([tf.constant(gradient)], [variable])
+        change, slots = optimizer.update(tf.constant(gradient), slots, tf.constant(float(step)))
+        theta = theta + change.numpy()
+        np.testing.assert_allclose(theta, variable.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_state_matters() -> None:
+    """With forgotten slots the second step would repeat the first."""
+    gradient, step = tf.ones(1), tf.constant(0.0)
+    first, slots = SGD(0.1, momentum=0.9).update(gradient, {"velocity": tf.zeros(1)}, step)
+    second, _ = SGD(0.1, momentum=0.9).update(gradient, slots, step + 1)
+    np.testing.assert_allclose([first[0], second[0]], [-0.1, -0.19], rtol=1e-6)
