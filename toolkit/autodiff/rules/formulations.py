@@ -7,6 +7,7 @@ weights is never handed to XNNPACK, BATCH_MATMUL is (in ai-edge-litert).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -29,7 +30,7 @@ def convolution(x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tuple[tf
             return _input_gradient(dy, kernel, dilation)
         return tf.nn.conv2d_transpose(dy, kernel, shape_of(some_x), 1, "VALID")
 
-    return _in_parts(x, kernel, dilation, forward, input_gradient)
+    return _in_parts(x, kernel, dilation, forward, input_gradient, cut_anew=False)
 
 
 def products(x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tuple[tf.Tensor, Gradients]:
@@ -43,7 +44,7 @@ def products(x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tuple[tf.Te
     def input_gradient(_: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
         return _input_gradient(dy, kernel, dilation)
 
-    return _in_parts(x, kernel, dilation, forward, input_gradient)
+    return _in_parts(x, kernel, dilation, forward, input_gradient, cut_anew=True)
 
 
 FORMULATIONS: dict[str, Formulation] = {"convolution": convolution, "products": products}
@@ -59,6 +60,8 @@ def _in_parts(
     dilation: Dilation,
     forward: Callable[[tf.Tensor], tf.Tensor],
     input_gradient: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    *,
+    cut_anew: bool,
 ) -> tuple[tf.Tensor, Gradients]:
     """Divides the batch, does everything part by part, and puts the results together."""
     count = _count_parts(x, kernel)
@@ -70,7 +73,9 @@ def _in_parts(
         )
 
     def whole_kernel_gradient(dy: tf.Tensor) -> tf.Tensor:
-        pairs = zip(some_x, _divided(dy, count), strict=True)
+        # tflite-runtime lays its memory out better if the parts live on, ai-edge-litert if not.
+        own_x = _divided_anew(x, count) if cut_anew else some_x
+        pairs = zip(own_x, _divided(dy, count), strict=True)
         return sum_of(_kernel_gradient(*pair, kernel, dilation) for pair in pairs)
 
     return _joined([forward(part) for part in some_x]), (
@@ -94,6 +99,16 @@ def _divided(x: tf.Tensor, count: int) -> list[tf.Tensor]:
     n, *rest = shape_of(x)
     size = n // count
     return [tf.slice(x, [i * size, *[0] * len(rest)], [size, *rest]) for i in range(count)]
+
+
+def _divided_anew(x: tf.Tensor, count: int) -> list[tf.Tensor]:
+    """The same parts, cut from rows: the converter must not take them for those of the forward
+    pass, which would have to live until the backward pass needs them again."""
+    if count == 1:
+        return [x]
+    n, *rest = shape_of(x)
+    rows = _divided(tf.reshape(x, [n, math.prod(rest)]), count)
+    return [tf.reshape(row, [n // count, *rest]) for row in rows]
 
 
 def _joined(parts: list[tf.Tensor]) -> tf.Tensor:
