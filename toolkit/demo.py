@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +15,9 @@ from firmware_sim.bundle import Bundle
 from profiles import load_profile
 from toolkit import zoo
 from toolkit.calibration import calibration_for, digit_images
-from toolkit.errors import ExportError
 from toolkit.export.bundle import export
 from toolkit.export.writing import make_folder
+from toolkit.fresh_process import report_of
 
 PROFILES = ("weak", "powerful")
 TEST_SHARE = 5  # every fifth digit is kept for the test
@@ -62,12 +60,7 @@ def _learn(bundle: Bundle, data: Path, steps: int) -> dict[str, Any]:
     """As a device would: a fresh process without TensorFlow."""
     command = [sys.executable, "-m", "firmware_sim.local", "--bundle", str(bundle.folder)]
     command += ["--data", str(data), "--steps", str(steps)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ran.returncode != 0:
-        last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ExportError(f"training failed: {last.removeprefix('error: ')}")
-    report: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return report
+    return report_of(command, failure="training failed")
 
 
 def _column(bundle: Bundle, learnt: dict[str, Any]) -> dict[str, str]:

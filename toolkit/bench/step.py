@@ -6,7 +6,6 @@ ratios are taken within a round, and medians over rounds.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
@@ -24,6 +23,7 @@ from toolkit import zoo
 from toolkit.counting import training_operations
 from toolkit.errors import ToolkitError
 from toolkit.export.convert import convert_module
+from toolkit.fresh_process import report_of
 from toolkit.training.module import TrainingModule
 
 BATCH = 32
@@ -135,13 +135,8 @@ def _run(command: list[str], threads: int) -> dict[str, Any]:
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
     }
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if ran.returncode != 0:
-        last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ToolkitError(f"{' '.join(command[1:4])} failed: {last}")
-    lines = ran.stdout.splitlines()
-    report: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    return report
+    failure = f"{' '.join(command[1:4])} failed"
+    return report_of(command, failure=failure, environment=environment)
 
 
 def _summary(entry: tuple[str, str, str], runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

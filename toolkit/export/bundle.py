@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from toolkit.export.infer import convert_inference, synthetic_examples
 from toolkit.export.manifest import describe
 from toolkit.export.onnx_slice import build_slice
 from toolkit.export.writing import replacing
+from toolkit.fresh_process import report_of
 from toolkit.training.module import TrainingModule
 
 STAGES = ("trace", "convert", "slice", "quantise", "try out", "write")
@@ -117,12 +117,8 @@ def try_out(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
 def _measure(model: Path, runtime: str, threads: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "firmware_sim.measure", str(model)]
     command += ["--runtime", runtime, "--threads", str(threads)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ran.returncode != 0:
-        last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ExportError(f"the branch does not train in {runtime}: {last}")
-    report: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return report
+    failure = f"the branch does not train in {runtime}"
+    return report_of(command, failure=failure, error=ExportError)
 
 
 def _keras_answer(branch: Branch) -> npt.NDArray[np.float32]:
