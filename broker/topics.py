@@ -1,0 +1,97 @@
+"""Every topic of a fleet; topic strings exist here and nowhere else.
+
+A message too large for one packet is sent in parts, part i on `<topic>/<i>` (see `channel.py`),
+so whoever wants a topic's messages subscribes to `<topic>/#`, which also matches `<topic>` itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+ROOT = "stemshare/v1"
+AGGREGATOR = "aggregator"  # also the aggregator's user name, so no device may be called so
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+class NameRefused(Exception):
+    """A fleet or a device cannot be called that; the text is one sentence."""
+
+
+def check_name(what: str, name: str) -> str:
+    """The name, if it can be part of a topic, a file name and a certificate."""
+    if not _NAME.fullmatch(name):
+        raise NameRefused(
+            f"a {what} cannot be called {name[:80]!r}: a name starts with a letter or digit and "
+            "has at most 63 letters, digits, dots, underscores and hyphens."
+        )
+    if name == AGGREGATOR:
+        raise NameRefused(f"a {what} cannot be called {name!r}: that is the aggregator's own name.")
+    return name
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topics of one fleet; the word in brackets says who writes it."""
+
+    fleet: str
+
+    def __post_init__(self) -> None:
+        check_name("fleet", self.fleet)
+
+    @property
+    def root(self) -> str:
+        return f"{ROOT}/{self.fleet}"
+
+    @property
+    def aggregator_state(self) -> str:
+        """Retained, with a will: who coordinates, and at which round (aggregator)."""
+        return f"{self.root}/aggregator/state"
+
+    @property
+    def aggregator_metrics(self) -> str:
+        """Retained counters (aggregator)."""
+        return f"{self.root}/aggregator/metrics"
+
+    @property
+    def shared(self) -> str:
+        """Retained θ_shared (aggregator)."""
+        return f"{self.root}/shared"
+
+    def state(self, device: str) -> str:
+        """Retained birth, with a will (device)."""
+        return f"{self.root}/device/{device}/state"
+
+    def update(self, device: str) -> str:
+        """What the device learnt (device)."""
+        return f"{self.root}/device/{device}/update"
+
+    def metrics(self, device: str) -> str:
+        """Retained numbers about the device's training (device)."""
+        return f"{self.root}/device/{device}/metrics"
+
+    def verdict(self, device: str) -> str:
+        """Whether a birth or an update was accepted, or why not (aggregator)."""
+        return f"{self.root}/device/{device}/verdict"
+
+    def reply(self, device: str) -> str:
+        """θ_shared for this device alone, in asynchronous mode (aggregator)."""
+        return f"{self.root}/device/{device}/shared"
+
+    def of_aggregator(self) -> tuple[str, ...]:
+        """What the aggregator subscribes to."""
+        return f"{self.root}/device/+/state", f"{self.root}/device/+/update/#"
+
+    def of_device(self, device: str) -> tuple[str, ...]:
+        """What a device subscribes to."""
+        everyone = (self.aggregator_state, f"{self.shared}/#")
+        return (*everyone, f"{self.reply(device)}/#", self.verdict(device))
+
+    def sender(self, topic: str) -> tuple[str, str] | None:
+        """(device, "state" | "update") of a topic that a device wrote, its parts included."""
+        match topic.removeprefix(f"{self.root}/").split("/"):
+            case ["device", device, "state"]:
+                return device, "state"
+            case ["device", device, "update"]:
+                return device, "update"
+        return None
