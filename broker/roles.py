@@ -14,7 +14,6 @@ Two prefixes of node names carry what a plain ONNX graph cannot say:
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,17 +22,11 @@ from typing import Any
 import onnx
 from onnx import helper, numpy_helper
 
+from broker.slice import canonical, digest
+
 BETWEEN = "between/"
 LOCAL = "local/"
 _LAYOUT = frozenset({"Transpose", "Reshape", "Identity"})  # they move numbers, and change none
-
-
-def digest(what: Any) -> str:
-    return hashlib.sha256(canonical(what).encode()).hexdigest()
-
-
-def canonical(what: Any) -> str:
-    return json.dumps(what, sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, eq=False)

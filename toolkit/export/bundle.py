@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker.slice import SliceError, read_slice
+from broker.slice import SliceError
+from broker.slice_file import read_slice
 from firmware_sim.bundle import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
 from firmware_sim.measure import random_input
 from firmware_sim.runtime import TensorSpec, choose_runtime, installed_runtimes

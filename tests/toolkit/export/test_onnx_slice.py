@@ -12,7 +12,8 @@ import tensorflow as tf
 from keras import layers
 from onnx import numpy_helper
 
-from broker.slice import Slice, first_difference, read_slice
+from broker.slice import Slice, first_difference
+from broker.slice_file import read_slice
 from toolkit import zoo
 from toolkit.autodiff.rules import RULES
 from toolkit.autodiff.rules import random as random_rules
