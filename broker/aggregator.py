@@ -1,0 +1,171 @@
+"""The aggregator service: merges what the devices of a fleet learn.
+
+    python -m broker.aggregator --slice build/weak/shared.onnx --fleet greenhouse \\
+        --broker mqtt://127.0.0.1:1883 --quorum 3 --rounds 100 --state state/aggregator
+
+With --embedded it brings its own broker, and nothing has to be installed. Everything it has
+promised is in --state: kill it at any moment and start it again with the same command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import secrets
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.connecting import add_link_options, open_channel
+from broker.contract import EXCHANGES, Contract
+from broker.coordinator import MODES, Settings, SettingsRefused, State
+from broker.embedded import EmbeddedBroker
+from broker.log import Log
+from broker.merge import MERGES, ImpossibleMerge, MergeRule
+from broker.optimizers import Delta, OptimizerRefused, parse_optimizer
+from broker.service import Aggregator, LinkRefused, will
+from broker.slice import Slice, SliceError, Tensors, union
+from broker.slice_file import read_slice
+from broker.staleness import STALENESS
+from broker.store import Identity, Store, StoreError
+from broker.topics import AGGREGATOR, NameRefused, Topics
+from broker.transport import TransportError, Will, parse_address
+
+USER_ERRORS = (
+    ImpossibleMerge,
+    LinkRefused,
+    NameRefused,
+    OptimizerRefused,
+    SettingsRefused,
+    SliceError,
+    StoreError,
+    TransportError,
+)
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m broker.aggregator",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--slice",
+        type=Path,
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="shared.onnx of a bundle; once for each kind of device",
+    )
+    add("--fleet", required=True, help="name of the fleet")
+    add("--state", type=Path, required=True, metavar="DIR", help="where everything is kept")
+    add("--mode", choices=MODES, default="sync", help="wait for rounds, or merge at once (sync)")
+    add("--merge", choices=MERGES, default="samples", help="how updates are merged (samples)")
+    add(
+        "--byzantine", type=int, default=0, metavar="F", help="devices that may lie, for the robust"
+    )
+    add("--clip-norm", type=float, metavar="NORM", help="scale larger updates down to this norm")
+    add("--exchange", choices=EXCHANGES, default="delta", help="what devices send (delta)")
+    add(
+        "--optimizer",
+        default="sgd:0.01",
+        metavar="NAME:RATE",
+        help="applies gradients: sgd:RATE or adam:RATE (default %(default)s)",
+    )
+    add(
+        "--staleness",
+        choices=STALENESS,
+        default="polynomial",
+        help="async: an update s merges old counts 1/√(1+s), or fully (polynomial)",
+    )
+    add("--quorum", type=int, default=1, metavar="N", help="devices that a round needs (1)")
+    add(
+        "--deadline",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="a round closes then with whoever has sent (default %(default)g)",
+    )
+    add("--rounds", type=int, metavar="R", help="stop after so many merges (default: never)")
+    add("--embedded", action="store_true", help="bring a broker along, at the --broker address")
+    add(
+        "--inbox-mib",
+        type=int,
+        default=256,
+        metavar="MIB",
+        help="updates that may wait; more are dropped and sent again (default %(default)s)",
+    )
+    add_link_options(parser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = arguments().parse_args(argv)
+    try:
+        with contextlib.ExitStack() as stack:
+            serve(args, stack)
+    except USER_ERRORS as error:
+        sys.exit(f"error: {error}")
+
+
+def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+    """Puts the parts together and runs until the last round, SIGINT or SIGTERM."""
+    log = Log()
+    topics = Topics(args.fleet)
+    address = parse_address(args.broker)
+    known, start = read_slices(args.slice)
+    settings = Settings(
+        mode=args.mode,
+        merge=MergeRule(args.merge, byzantine=args.byzantine, clip_norm=args.clip_norm),
+        optimizer=Delta() if args.exchange == "delta" else parse_optimizer(args.optimizer),
+        quorum=args.quorum,
+        deadline_seconds=args.deadline,
+        rounds=args.rounds,
+        staleness=args.staleness,
+    )
+    optimizer = type(settings.optimizer).__name__
+    identity = Identity(args.fleet, known.fingerprint, args.mode, args.exchange, optimizer)
+    store = stack.enter_context(contextlib.closing(Store(args.state, identity)))
+    state = store.load()
+    if state is None:
+        state = State(secrets.token_hex(8), 0, start, settings.optimizer.initial(start))
+        store.snapshot(state)
+    contract = Contract.of(known, exchange=args.exchange, run=state.run)
+    if args.embedded:
+        stack.enter_context(EmbeddedBroker(host=address.host, port=address.port))
+    channel = open_channel(
+        args,
+        client_id=f"{args.fleet}-{AGGREGATOR}",
+        subscriptions=topics.of_aggregator(),
+        will=Will(topics.aggregator_state, will(state.run)),
+        limit=contract.largest_message,
+        inbox_bytes=args.inbox_mib * 2**20,
+    )
+    stack.enter_context(contextlib.closing(channel))
+    aggregator = Aggregator(
+        contract=contract,
+        settings=settings,
+        state=state,
+        store=store,
+        channel=channel,
+        topics=topics,
+        log=log,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: aggregator.stop())
+    aggregator.run()
+
+
+def read_slices(files: Sequence[Path]) -> tuple[Slice, Tensors]:
+    """The union of the slices; a tensor starts from the first file that has it."""
+    read = [read_slice(file) for file in files]
+    start: Tensors = {}
+    for _, values in read:
+        start = values | start
+    return union(found for found, _ in read), start
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Structured logs: JSON lines for machines, short sentences on a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TextIO
+
+
+class Log:
+    """Writes events with their fields; never payloads, passwords or whole exceptions."""
+
+    def __init__(self, stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._as_json = not self._stream.isatty() if as_json is None else as_json
+        self._progress = False
+
+    def event(self, name: str, **fields: object) -> None:
+        if self._as_json:
+            at = datetime.now(UTC).isoformat(timespec="milliseconds")
+            text = json.dumps({"time": at, "event": name, **fields}, default=str)
+        else:
+            said = "  ".join(f"{key}={_short(value)}" for key, value in fields.items())
+            text = f"{time.strftime('%H:%M:%S')}  {name:<14}{said}"
+        clear = "\r\x1b[K" if self._progress else ""
+        self._progress = False
+        print(clear + text, file=self._stream, flush=True)
+
+    def progress(self, text: str) -> None:
+        """One line that is written over; only on a terminal."""
+        if not self._as_json:
+            print(f"\r\x1b[K{text}", end="", file=self._stream, flush=True)
+            self._progress = True
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

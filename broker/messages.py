@@ -1,0 +1,181 @@
+"""What the members of a fleet say to each other: one frozen dataclass for each kind of message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
+
+from broker.slice import SharedTensor, Slice, Tensors
+from broker.wire import Array, Envelope, WireError, decode, encode
+
+SMALL = 2**20  # bytes; the most that a message without θ may have
+
+
+class Reason(StrEnum):
+    """Why a birth or an update was refused; each is counted."""
+
+    OVERSIZED = "oversized"
+    MALFORMED = "malformed"
+    FOREIGN = "foreign"  # from another device than the topic says, or for another run
+    WRONG_NAME = "wrong-name"
+    WRONG_SHAPE = "wrong-shape"
+    WRONG_DTYPE = "wrong-dtype"
+    WRONG_FINGERPRINT = "wrong-fingerprint"
+    WRONG_EXCHANGE = "wrong-exchange"
+    NOT_FINITE = "not-finite"
+    BAD_SAMPLES = "bad-samples"
+    LATE = "late"  # its round was merged without it
+    EARLY = "early"  # for a round that has not come
+    REPLAYED = "replayed"  # older than what this device sent last
+    SECOND = "second"  # this device's update for the round is already in
+    FULL = "full"  # more devices than the fleet may have
+    FINISHED = "finished"
+
+
+class Refused(Exception):
+    """A birth or an update that changes nothing; the text is one sentence."""
+
+    def __init__(self, reason: Reason, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Update:
+    """What a device learnt in one round: Δθ_shared, or dθ_shared, as `exchange` says."""
+
+    KIND: ClassVar[str] = "update"
+    device: str
+    run: str
+    round: int  # of the θ_shared it started from
+    nonce: str  # (device, round, nonce) makes it idempotent
+    samples: int  # |D_k|, the amount of local data
+    exchange: str
+    fingerprint: str  # of the device's slice
+    tensors: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shared:
+    """θ_shared after `round` merges; `last` says that no further round will come."""
+
+    KIND: ClassVar[str] = "shared"
+    run: str
+    round: int
+    fingerprint: str
+    last: bool = False
+    tensors: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The aggregator's answer to a birth (`about` "join") or an update."""
+
+    KIND: ClassVar[str] = "verdict"
+    device: str
+    about: str
+    run: str
+    accepted: bool
+    round: int = -1
+    nonce: str = ""
+    reason: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceState:
+    """A device's birth, or (its will) that it is gone."""
+
+    KIND: ClassVar[str] = "device"
+    device: str
+    online: bool
+    fingerprint: str = ""
+    tensors_shared: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # profile, branch, runtime: for people
+
+    @classmethod
+    def birth(cls, device: str, shared: Slice, about: Mapping[str, Any]) -> DeviceState:
+        described = {
+            t.name: {"shape": list(t.shape), "dtype": t.dtype, "fingerprint": t.fingerprint}
+            for t in shared.tensors
+        }
+        return cls(
+            device=device,
+            online=True,
+            fingerprint=shared.fingerprint,
+            tensors_shared=described,
+            about=about,
+        )
+
+    def slice(self) -> Slice:
+        """The slice that the birth describes, or `WireError`."""
+        return Slice.of(_shared_tensor(n, entry) for n, entry in self.tensors_shared.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregatorState:
+    """Who coordinates the fleet: "online", "offline" (also its will) or "finished"."""
+
+    KIND: ClassVar[str] = "aggregator"
+    status: str
+    run: str
+    mode: str = ""
+    exchange: str = ""
+    merge: str = ""
+    fingerprint: str = ""
+
+
+Message = Update | Shared | Verdict | DeviceState | AggregatorState
+M = TypeVar("M", Update, Shared, Verdict, DeviceState, AggregatorState)
+
+
+def to_bytes(message: Message) -> bytes:
+    values = {f.name: getattr(message, f.name) for f in fields(message)}
+    tensors: Mapping[str, Array] = values.pop("tensors", {})
+    return encode(message.KIND, values, tensors)
+
+
+def from_bytes(kind: type[M], payload: bytes, *, limit: int = SMALL) -> M:
+    """The message, or `WireError`; fields that this version does not know are ignored."""
+    envelope = decode(payload, limit=limit)
+    if envelope.kind != kind.KIND:
+        raise WireError(f"this is a message of kind {envelope.kind[:40]!r}, not {kind.KIND!r}.")
+    values = _values(kind, envelope)
+    if "tensors" in {f.name for f in fields(kind)}:
+        values["tensors"] = dict(envelope.tensors)
+    elif envelope.tensors:
+        raise WireError(f"a message of kind {kind.KIND!r} has no tensors.")
+    return kind(**values)
+
+
+def _values(kind: type[M], envelope: Envelope) -> dict[str, Any]:
+    values = {}
+    for name, wanted in _JSON_TYPES[kind].items():
+        if name not in envelope.fields:
+            raise WireError(f"a message of kind {kind.KIND!r} must say its {name}.")
+        value = envelope.fields[name]
+        if type(value) is not wanted:  # to Python, though not to JSON, true is an integer
+            raise WireError(f"{name} of a message of kind {kind.KIND!r} has another type.")
+        values[name] = value
+    return values
+
+
+def _shared_tensor(name: str, entry: Any) -> SharedTensor:
+    match entry:
+        case {"shape": list(shape), "dtype": str(dtype), "fingerprint": str(fingerprint)} if all(
+            type(n) is int for n in shape
+        ):
+            return SharedTensor(name, tuple(shape), dtype, fingerprint)
+    raise WireError(f"tensor {name[:80]!r} of a birth is not described.")
+
+
+def _json_types(kind: type[Message]) -> dict[str, type]:
+    """The JSON type of each field; what is no string, number or truth value is an object."""
+    hints = get_type_hints(kind)
+    names = [f.name for f in fields(kind) if f.name != "tensors"]
+    return {name: hints[name] if hints[name] in (str, int, bool) else dict for name in names}
+
+
+_JSON_TYPES = {kind: _json_types(kind) for kind in get_args(Message)}

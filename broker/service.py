@@ -1,0 +1,304 @@
+"""The aggregator: a coordinator between a channel and a store.
+
+One turn of the loop: take what has arrived, check it, offer it to the coordinator, write what was
+accepted to the journal, make that durable, and only then tell the devices. So whatever a device
+was told survives, and whatever was lost was never promised.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.asynchronous import Asynchronous
+from broker.channel import Broken, Channel, Event, Message
+from broker.contract import Contract
+from broker.coordinator import Coordinator, Outcome, Settings, State
+from broker.counters import Counters, to_text
+from broker.log import Log
+from broker.messages import (
+    AggregatorState,
+    Reason,
+    Refused,
+    Shared,
+    Update,
+    Verdict,
+    from_bytes,
+    to_bytes,
+)
+from broker.store import Store
+from broker.synchronous import Synchronous
+from broker.topics import Topics
+from broker.transport import Connected, Disconnected
+from broker.wire import Oversized
+
+BATCH = 64  # events handled between two commits
+JOURNAL_LIMIT = 64 * 2**20  # bytes; an asynchronous journal beyond this becomes a snapshot
+METRICS_SECONDS = 5.0
+COORDINATORS: dict[str, Callable[[Settings, State, float], Coordinator]] = {
+    "sync": Synchronous,
+    "async": Asynchronous,
+}
+
+
+class LinkRefused(Exception):
+    """The broker will never let us in; the text is one sentence."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a device is told once everything before it is durable."""
+
+    verdict: Verdict
+    reply: bool = False  # and, in asynchronous mode, θ_shared for it alone
+
+
+def will(run: str) -> bytes:
+    return to_bytes(AggregatorState(status="offline", run=run))
+
+
+class Aggregator:
+    """Runs until the last round is merged or `stop` is called."""
+
+    def __init__(
+        self,
+        *,
+        contract: Contract,
+        settings: Settings,
+        state: State,
+        store: Store,
+        channel: Channel,
+        topics: Topics,
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counters = Counters()
+        self._contract = contract
+        self._settings = settings
+        self._store = store
+        self._channel = channel
+        self._topics = topics
+        self._log = log
+        self._clock = clock
+        self._stopping = False
+        self._present: set[str] = set()
+        self._metrics_due = 0.0
+        self._encoded: tuple[int, bytes] | None = None  # θ_shared by round
+        self._coordinator: Coordinator = COORDINATORS[settings.mode](settings, state, clock())
+        self._replay()
+
+    @property
+    def state(self) -> State:
+        return self._coordinator.state
+
+    def stop(self) -> None:
+        """May be called from a signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        log, coordinator = self._log, self._coordinator
+        log.event("start", round=self.state.round, mode=self._settings.mode, run=self.state.run)
+        while not self._stopping and not coordinator.finished:
+            self.turn()
+        while coordinator.finished and not self._stopping and not self._told():
+            self.turn()
+        status = "finished" if coordinator.finished else "offline"
+        self._publish_state(status)
+        self._publish_metrics()
+        self._channel.transport.flush(3.0)
+        log.event(status, round=self.state.round)
+
+    def turn(self) -> None:
+        """Handles what has arrived, and closes the round when it is due."""
+        coordinator = self._coordinator
+        answers = [a for e in self._arrived() for a in self._handle(e)]
+        self._store.commit()
+        for answer in answers:
+            self._tell(answer)
+        if self._store.journal_bytes > JOURNAL_LIMIT and self._settings.mode == "async":
+            self._store.snapshot(self.state)
+        now = self._clock()
+        if coordinator.closes_at(now) <= now:
+            self._close(now)
+        if now >= self._metrics_due:
+            self._publish_metrics()
+
+    # --- what arrives ---------------------------------------------------------------------
+
+    def _arrived(self) -> list[Event]:
+        now = self._clock()
+        wait = min(1.0, max(0.0, self._coordinator.closes_at(now) - now))
+        events = []
+        event = self._channel.receive(wait)
+        while event is not None:
+            events.append(event)
+            event = self._channel.receive(0.0) if len(events) < BATCH else None
+        return events
+
+    def _handle(self, event: Event) -> list[_Answer]:
+        match event:
+            case Connected():
+                self._log.event("connected")
+                self._publish_state("online")
+                self._publish_shared()
+            case Disconnected(reason, final):
+                if final:
+                    raise LinkRefused(reason)
+                self._log.event("disconnected", reason=reason)
+            case Message(topic, payload):
+                match self._topics.sender(topic):
+                    case (device, "update"):
+                        return [self._take_update(device, payload)]
+                    case (device, "state"):
+                        return self._take_birth(device, payload)
+            case Broken(topic, error):
+                reason = Reason.OVERSIZED if isinstance(error, Oversized) else Reason.MALFORMED
+                if sender := self._topics.sender(topic):
+                    return [self._refusal(sender[0], "update", Refused(reason, str(error)))]
+        return []
+
+    def _take_update(self, device: str, payload: bytes) -> _Answer:
+        begin = self._clock()
+        update = None
+        try:
+            update = self._contract.check_update(payload, device)
+            outcome = self._coordinator.offer(update)
+        except Refused as refused:
+            return self._refusal(device, "update", refused, update)
+        self.counters.merge_seconds += self._clock() - begin
+        if outcome is Outcome.ACCEPTED:
+            self._store.append(payload)
+            self.counters.updates_accepted += 1
+            self._log.event("accepted", device=device, round=update.round, samples=update.samples)
+        else:
+            self.counters.updates_duplicate += 1
+        return _Answer(self._verdict(device, "update", update), reply=True)
+
+    def _take_birth(self, device: str, payload: bytes) -> list[_Answer]:
+        if not payload:  # a cleared retained message
+            return []
+        try:
+            state = self._contract.check_birth(payload, device)
+        except Refused as refused:
+            self._leave(device)
+            return [self._refusal(device, "join", refused)]
+        if not state.online:
+            self._leave(device)
+            return []
+        self._coordinator.join(device)
+        if device not in self._present:
+            self._log.event("joined", device=device, **state.about)
+        self._present.add(device)
+        self.counters.births_accepted += 1
+        return [_Answer(self._verdict(device, "join"), reply=True)]
+
+    def _leave(self, device: str) -> None:
+        self._coordinator.leave(device)
+        if device in self._present:
+            self._present.discard(device)
+            self._log.event("left", device=device)
+
+    def _refusal(
+        self, device: str, about: str, refused: Refused, update: Update | None = None
+    ) -> _Answer:
+        self.counters.refused[refused.reason] += 1
+        self._log.event("refused", device=device, reason=refused.reason, text=str(refused))
+        return _Answer(self._verdict(device, about, update, refused))
+
+    def _verdict(
+        self,
+        device: str,
+        about: str,
+        update: Update | None = None,
+        refused: Refused | None = None,
+    ) -> Verdict:
+        return Verdict(
+            device=device,
+            about=about,
+            run=self.state.run,
+            accepted=refused is None,
+            round=update.round if update else self.state.round,
+            nonce=update.nonce if update else "",
+            reason=str(refused.reason) if refused else "",
+            text=str(refused) if refused else "",
+        )
+
+    # --- what leaves ----------------------------------------------------------------------
+
+    def _tell(self, answer: _Answer) -> None:
+        device = answer.verdict.device
+        self._channel.publish(self._topics.verdict(device), to_bytes(answer.verdict))
+        if answer.reply and self._settings.mode == "async":
+            self._channel.publish(self._topics.reply(device), self._shared())
+
+    def _close(self, now: float) -> None:
+        closed = self._coordinator.close(now)
+        took = self._clock() - now
+        self.counters.merge_seconds += took
+        if not closed.merged:
+            self.counters.rounds_extended += 1
+            self._log.event("extended", round=self.state.round, devices=closed.devices)
+            return
+        self._store.snapshot(self.state)
+        self.counters.rounds_merged += 1
+        self.counters.tensors_held_back += len(closed.held_back)
+        self._log.event("merged", round=self.state.round, devices=closed.devices, seconds=took)
+        if closed.held_back:
+            self._log.event("held_back", tensors=list(closed.held_back))
+        self._publish_shared()
+
+    def _told(self) -> bool:
+        """The end of the run is on the broker."""
+        self._store.snapshot(self.state)
+        self._publish_shared()
+        return self._channel.transport.flush(10.0)
+
+    def _shared(self) -> bytes:
+        if self._encoded is None or self._encoded[0] != self.state.round:
+            shared = Shared(
+                run=self.state.run,
+                round=self.state.round,
+                fingerprint=self._contract.fingerprint,
+                last=self._coordinator.finished,
+                tensors=self.state.shared,
+            )
+            self._encoded = self.state.round, to_bytes(shared)
+        return self._encoded[1]
+
+    def _publish_shared(self) -> None:
+        self._channel.publish(self._topics.shared, self._shared(), retain=True)
+
+    def _publish_state(self, status: str) -> None:
+        state = AggregatorState(
+            status=status,
+            run=self.state.run,
+            mode=self._settings.mode,
+            exchange=self._contract.exchange,
+            merge=self._settings.merge.name,
+            fingerprint=self._contract.fingerprint,
+        )
+        self._channel.publish(self._topics.aggregator_state, to_bytes(state), retain=True)
+
+    def _publish_metrics(self) -> None:
+        self._metrics_due = self._clock() + METRICS_SECONDS
+        transport, counters = self._channel.transport, self.counters
+        counters.round = self.state.round
+        counters.devices_present = len(self._present)
+        counters.received_bytes = transport.received_bytes
+        counters.sent_bytes = transport.sent_bytes
+        counters.packets_dropped = transport.dropped
+        text = to_text(counters.values())
+        self._channel.publish(self._topics.aggregator_metrics, text.encode(), retain=True)
+
+    # --- after a restart ------------------------------------------------------------------
+
+    def _replay(self) -> None:
+        """Offers what the journal holds once more; it was checked and accepted before."""
+        replayed = 0
+        for payload in self._store.journal():
+            update = from_bytes(Update, payload, limit=self._contract.largest_message)
+            self._coordinator.offer(update)
+            replayed += 1
+        if replayed:
+            self._log.event("replayed", updates=replayed, round=self.state.round)

@@ -1,0 +1,18 @@
+"""How much a late update counts when the coordinator does not wait for all devices.
+
+The staleness s of an update counts the merges since its device received the θ_shared that it
+trained from; s = 0 means that nothing happened in between.
+"""
+
+from __future__ import annotations
+
+STALENESS = ("polynomial", "none")
+
+
+def staleness_weight(rule: str, staleness: int) -> float:
+    """w(s) = (1 + s)^(-1/2) for polynomial (FedAsync, Xie et al. 2019); w = 1 for none."""
+    if rule not in STALENESS:
+        raise ValueError(f"staleness {rule!r} is unknown: choose one of {', '.join(STALENESS)}.")
+    if staleness < 0:
+        raise ValueError(f"an update cannot have staleness {staleness}: its θ is of a later merge.")
+    return 1.0 if rule == "none" else float((1 + staleness) ** -0.5)

@@ -1,0 +1,166 @@
+"""The wire format: every message is one safetensors file, its meaning in the metadata.
+
+    8 bytes   length of the header, little endian
+    header    JSON: {"__metadata__": {"stemshare": META}, NAME: {dtype, shape, data_offsets}, …}
+    data      the tensors, without gaps
+
+META is canonical JSON with the message's `kind` and its fields; being one string, it makes the
+bytes of a message depend on its contents alone. Writing is the safetensors library's; it cannot
+read metadata from memory nor check sizes before it copies, so reading is done here, strictly:
+nothing is believed before it is checked, and tensors are views into the received bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+
+Array = npt.NDArray[Any]
+
+HEADER_LIMIT = 2**20  # bytes; a slice of a thousand tensors needs about 100 kB
+META = "stemshare"
+_LENGTH = struct.Struct("<Q")
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+    "U8": np.dtype("u1"),
+}
+
+
+class WireError(Exception):
+    """Bytes that are no message; the text is one sentence."""
+
+
+class Oversized(WireError):
+    """More bytes than anybody here would send."""
+
+
+@dataclass(frozen=True, eq=False)
+class Envelope:
+    """A decoded message; its tensors are read-only views into the received bytes."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    tensors: Mapping[str, Array]
+
+
+def encode(
+    kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Array] | None = None
+) -> bytes:
+    meta = json.dumps(
+        {"kind": kind, **fields}, sort_keys=True, separators=(",", ":"), allow_nan=False
+    )
+    # The library writes the memory behind an array, whatever its strides say.
+    dense = {name: np.asarray(array, order="C") for name, array in (tensors or {}).items()}
+    data: bytes = safetensors.numpy.save(dense, metadata={META: meta})
+    return data
+
+
+def decode(payload: bytes, *, limit: int) -> Envelope:
+    """The message in `payload`, or `WireError`; `limit` is the most bytes it may have."""
+    if len(payload) > limit:
+        raise Oversized(f"the message has {len(payload)} bytes; at most {limit} are taken.")
+    header, start = _header(payload)
+    meta = _meta(header.pop("__metadata__", None))
+    tensors = _tensors(header, payload, start)
+    return Envelope(meta.pop("kind"), meta, tensors)
+
+
+def below(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """The tensors whose names start with `prefix`, without it."""
+    return {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
+
+
+def _header(payload: bytes) -> tuple[dict[str, Any], int]:
+    """The header, and where the data start."""
+    if len(payload) < _LENGTH.size:
+        raise WireError("the message is cut off before its header.")
+    (length,) = _LENGTH.unpack_from(payload)
+    start = _LENGTH.size + length
+    if length > HEADER_LIMIT or start > len(payload):
+        raise WireError("the message's header is too long, or cut off.")
+    return _object(payload[_LENGTH.size : start], "header"), start
+
+
+def _meta(metadata: Any) -> dict[str, Any]:
+    if (
+        not isinstance(metadata, dict)
+        or metadata.keys() != {META}
+        or not isinstance(metadata[META], str)
+    ):
+        raise WireError(f"the message has no metadata {META!r}.")
+    meta = _object(metadata[META], "metadata")
+    if not isinstance(meta.get("kind"), str):
+        raise WireError("the message does not say its kind.")
+    return meta
+
+
+def _object(text: bytes | str, what: str) -> dict[str, Any]:
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise WireError(f"the message's {what} is not valid JSON.") from None
+    if not isinstance(found, dict):
+        raise WireError(f"the message's {what} is not a JSON object.")
+    return found
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _tensors(header: dict[str, Any], payload: bytes, start: int) -> dict[str, Array]:
+    places = sorted((_place(name, entry) for name, entry in header.items()), key=_offsets)
+    tensors, position = {}, 0
+    for name, dtype, shape, begin, end in places:
+        if begin != position or end - begin != math.prod(shape) * dtype.itemsize:
+            raise WireError(f"tensor {name!r} is not where its shape and neighbours put it.")
+        position = end
+    if start + position != len(payload):
+        raise WireError(f"the message has {len(payload) - start} bytes of data, not {position}.")
+    for name, dtype, shape, begin, _ in places:
+        flat = np.frombuffer(payload, dtype, math.prod(shape), offset=start + begin)
+        tensors[name] = flat.reshape(shape)
+    return tensors
+
+
+_Place = tuple[str, np.dtype[Any], tuple[int, ...], int, int]
+
+
+def _offsets(place: _Place) -> tuple[int, int]:
+    return place[3], place[4]
+
+
+def _place(name: str, entry: Any) -> _Place:
+    match entry:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]} if (
+            len(entry) == 3
+            and dtype in _DTYPES
+            and len(shape) <= 8
+            and all(_is_size(n) for n in (*shape, begin, end))
+        ):
+            return name, _DTYPES[dtype], tuple(shape), begin, end
+    raise WireError(f"tensor {name[:80]!r} is not described as a tensor.")
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**48

@@ -1,0 +1,87 @@
+"""What a device keeps on disk, so that it can be killed at any moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from broker.durable import write_file
+from broker.slice import Tensors
+from broker.wire import Array, WireError, below, decode, encode
+
+FILE = "checkpoint.safetensors"
+FORMAT = 1
+_LIMIT = 2**40  # bytes; the file is our own
+_LEARNER, _BASE, _OUTBOX = "learner/", "base/", "outbox"
+
+
+class CheckpointError(Exception):
+    """A state folder that cannot be used; the text is one sentence."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Checkpoint:
+    """Where the device is: `steps_done` of round `round`, or with an update ready to be sent."""
+
+    run: str
+    round: int
+    steps_done: int
+    learner: dict[str, Array]
+    base: Tensors = field(default_factory=dict)  # θ_shared that the round started from
+    outbox: bytes = b""  # the encoded update, once the round is trained
+
+
+class Checkpoints:
+    """One device's state folder; `bundle` is the digest of the model that it belongs to."""
+
+    def __init__(self, folder: Path, *, device: str, bundle: str) -> None:
+        self._path = folder / FILE
+        self._owner = {"device": device, "bundle": bundle}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{folder} cannot be written ({error.strerror}).") from None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        fields = {
+            "format": FORMAT,
+            **self._owner,
+            "run": checkpoint.run,
+            "round": checkpoint.round,
+            "steps_done": checkpoint.steps_done,
+        }
+        tensors: dict[str, Array] = {
+            **{_LEARNER + name: value for name, value in checkpoint.learner.items()},
+            **{_BASE + name: value for name, value in checkpoint.base.items()},
+            _OUTBOX: np.frombuffer(checkpoint.outbox, np.uint8),
+        }
+        try:
+            write_file(self._path, encode("checkpoint", fields, tensors))
+        except OSError as error:
+            raise CheckpointError(f"{self._path} cannot be written ({error.strerror}).") from None
+
+    def load(self) -> Checkpoint | None:
+        if not self._path.exists():
+            return None
+        try:
+            envelope = decode(self._path.read_bytes(), limit=_LIMIT)
+            fields = envelope.fields
+            if envelope.kind != "checkpoint" or fields["format"] != FORMAT:
+                raise CheckpointError(f"{self._path} was written by another version.")
+            for what, mine in self._owner.items():
+                if fields[what] != mine:
+                    raise CheckpointError(
+                        f"{self._path} belongs to another {what}; give another --state."
+                    )
+            return Checkpoint(
+                run=fields["run"],
+                round=fields["round"],
+                steps_done=fields["steps_done"],
+                learner=below(_LEARNER, envelope.tensors),
+                base=below(_BASE, envelope.tensors),
+                outbox=envelope.tensors[_OUTBOX].tobytes(),
+            )
+        except (OSError, WireError, KeyError) as error:
+            raise CheckpointError(f"{self._path} cannot be read ({error}).") from None

@@ -1,0 +1,172 @@
+"""The device agent: trains its branch, and learns together with a fleet.
+
+    python -m firmware_sim.device --bundle build/weak --task digits --state state/pi-1 \\
+        --broker mqtt://127.0.0.1:1883 --fleet greenhouse --id pi-1
+
+With --isolated it trains alone, without any broker. Kill it at any moment and start it again with
+the same command: it goes on from its checkpoint in --state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.connecting import add_link_options, open_channel
+from broker.log import Log
+from broker.messages import DeviceState, to_bytes
+from broker.slice import SharedTensor, Slice
+from broker.topics import NameRefused, Topics, check_name
+from broker.transport import TransportError, Will
+from firmware_sim.agent import Agent, FleetRefused
+from firmware_sim.bundle import Bundle, BundleError, open_bundle
+from firmware_sim.checkpoint import CheckpointError, Checkpoints
+from firmware_sim.isolated import train_alone
+from firmware_sim.learner import Learner
+from firmware_sim.rounds import Diverged, Plan, Rounds, Stopped
+from firmware_sim.runtime import RUNTIMES, Model, RuntimeUnavailable, WrongInput
+from firmware_sim.tasks import TASKS, TaskError, TaskOptions, make_task
+
+INTERRUPTED = 130  # exit code after Ctrl-C or SIGTERM, by the shells' convention
+LARGEST_MESSAGE = 256 * 2**20  # bytes; θ_shared of the fleet's largest slice
+USER_ERRORS = (
+    BundleError,
+    CheckpointError,
+    Diverged,
+    FleetRefused,
+    NameRefused,
+    RuntimeUnavailable,
+    TaskError,
+    TransportError,
+    WrongInput,
+)
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m firmware_sim.device",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--bundle", type=Path, required=True, metavar="DIR", help="folder from `toolkit export`")
+    add("--task", choices=TASKS, required=True, help="what to train on")
+    add("--state", type=Path, required=True, metavar="DIR", help="where checkpoints are kept")
+    add("--fleet", help="name of the fleet")
+    add("--id", metavar="ID", default="device", help="name of this device (default %(default)s)")
+    add("--isolated", action="store_true", help="train alone, without a broker")
+    add("--steps", type=positive, default=100, metavar="N", help="mini-batches in a round (100)")
+    add("--rounds", type=positive, default=10, metavar="N", help="with --isolated: how many (10)")
+    add("--data", type=Path, metavar="PATH", help="npz: the file; cifar10: the folder")
+    add(
+        "--share",
+        type=share,
+        default=(0.0, 1.0),
+        metavar="A:B",
+        help="part of the training data that this device holds, as 0:0.2 (default all)",
+    )
+    add("--game", default="breakout", help="atari: which one (default %(default)s)")
+    add("--seed", type=int, default=0, help="of the order of the data and of the play")
+    add("--evaluate-every", type=positive, default=1, metavar="N", help="rounds (default 1)")
+    add("--checkpoint-seconds", type=float, default=60.0, metavar="S", help="(default 60)")
+    add("--resend-seconds", type=float, default=10.0, metavar="S", help="(default 10)")
+    add("--runtime", choices=tuple(RUNTIMES), help="default: the first one installed")
+    add_link_options(parser)
+    return parser
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def share(text: str) -> tuple[float, float]:
+    start, _, stop = text.partition(":")
+    return float(start), float(stop)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments()
+    args = parser.parse_args(argv)
+    if not args.isolated and not args.fleet:
+        parser.error("say --fleet NAME, or --isolated to train without one")
+    try:
+        scores = work(args, Log())
+    except USER_ERRORS as error:
+        sys.exit(f"error: {error}")
+    except Stopped:
+        sys.stderr.write(f"stopped; {args.state} keeps everything, the same command goes on\n")
+        sys.exit(INTERRUPTED)
+    print(json.dumps(scores))
+
+
+def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
+    """Puts the parts together and trains; answers the final scores."""
+    check_name("device", args.id)
+    bundle = open_bundle(args.bundle)
+    profile = bundle.manifest["profile"]
+    options = TaskOptions(data=args.data, share=args.share, seed=args.seed, game=args.game)
+    task = make_task(args.task, bundle, options)
+    model = Model(bundle.model, runtime=args.runtime, threads=profile["threads"])
+    shared = shared_slice(bundle)
+    plan = Plan(args.steps, args.evaluate_every, args.checkpoint_seconds, args.resend_seconds)
+    checkpoints = Checkpoints(
+        args.state, device=args.id, bundle=bundle.manifest["files"]["model.tflite"]["sha256"]
+    )
+    rounds = Rounds(Learner(model, task, shared), checkpoints, plan, log)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: rounds.stop())
+    log.event("start", device=args.id, branch=bundle.manifest["branch"]["name"], task=args.task)
+    if args.isolated:
+        return train_alone(rounds, args.rounds)
+
+    topics = Topics(args.fleet)
+    gone = to_bytes(DeviceState(device=args.id, online=False))
+    limit = LARGEST_MESSAGE
+    channel = open_channel(
+        args,
+        client_id=f"{args.fleet}-{args.id}",
+        subscriptions=topics.of_device(args.id),
+        will=Will(topics.state(args.id), gone),
+        limit=limit,
+        inbox_bytes=2 * limit,
+    )
+    agent = Agent(
+        device=args.id,
+        shared=shared,
+        rounds=rounds,
+        channel=channel,
+        topics=topics,
+        limit=limit,
+        log=log,
+        about={
+            "profile": profile["name"],
+            "branch": bundle.manifest["branch"]["name"],
+            "runtime": model.runtime,
+        },
+    )
+    with contextlib.closing(channel):
+        try:
+            return agent.run()
+        finally:
+            agent.leave()
+
+
+def shared_slice(bundle: Bundle) -> Slice:
+    """What the bundle shares, as its manifest says; a device reads no ONNX."""
+    return Slice.of(
+        SharedTensor(t["name"], tuple(t["shape"]), t["dtype"], t["fingerprint"])
+        for t in bundle.manifest["tensors"]
+        if t["shared"]
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What a device knows of its fleet from the messages it has received; pure, no I/O."""
+
+from __future__ import annotations
+
+from broker.messages import AggregatorState, Shared, Verdict, from_bytes
+from broker.topics import Topics
+
+_RUNS = 2  # θ_shared is kept of so many runs until the aggregator says which is its own
+
+
+class FleetView:
+    """The newest of everything; messages may come twice, late and in any order."""
+
+    def __init__(self, device: str, topics: Topics, *, limit: int) -> None:
+        self._device = device
+        self._topics = topics
+        self._limit = limit
+        self._shared: dict[str, Shared] = {}  # by run
+        self.aggregator: AggregatorState | None = None
+        self.join: Verdict | None = None
+        self.verdict: Verdict | None = None  # the last one about an update
+
+    @property
+    def shared(self) -> Shared | None:
+        """The newest θ_shared of the aggregator's run."""
+        return None if self.aggregator is None else self._shared.get(self.aggregator.run)
+
+    @property
+    def joined(self) -> bool:
+        """The aggregator of this run has accepted our birth."""
+        mine = self.aggregator and self.join and self.join.run == self.aggregator.run
+        return bool(mine and self.join and self.join.accepted)
+
+    def take(self, topic: str, payload: bytes) -> None:
+        """Learns from a message; `WireError` if it is none."""
+        topics, device = self._topics, self._device
+        if topic == topics.aggregator_state:
+            self.aggregator = from_bytes(AggregatorState, payload)
+            self._shared = {r: s for r, s in self._shared.items() if r == self.aggregator.run}
+        elif topic in (topics.shared, topics.reply(device)):
+            self._take_shared(from_bytes(Shared, payload, limit=self._limit))
+        elif topic == topics.verdict(device):
+            verdict = from_bytes(Verdict, payload)
+            if verdict.about == "join":
+                self.join = verdict
+            else:
+                self.verdict = verdict
+
+    def _take_shared(self, shared: Shared) -> None:
+        if self.aggregator is not None and shared.run != self.aggregator.run:
+            return  # what an older run has left on the broker
+        known = self._shared.get(shared.run)
+        if known is None or (shared.round, shared.last) > (known.round, known.last):
+            self._shared[shared.run] = shared
+            while len(self._shared) > _RUNS:
+                self._shared.pop(next(iter(self._shared)))

@@ -1,0 +1,120 @@
+"""Training one round, in steps that survive being killed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.log import Log
+from broker.slice import Tensors
+from firmware_sim.checkpoint import Checkpoint, Checkpoints
+from firmware_sim.learner import Learner
+
+
+class Stopped(Exception):
+    """The user asked for a stop; everything trained so far is in the checkpoint."""
+
+
+class Diverged(Exception):
+    """Training has failed for good; the text is one sentence."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a device works."""
+
+    steps: int  # mini-batches in a round
+    evaluate_every: int = 1  # rounds
+    checkpoint_seconds: float = 60.0  # at most so much work is done twice after a kill
+    resend_seconds: float = 10.0  # silence after which a message is sent again
+
+
+class Rounds:
+    """Trains rounds and writes checkpoints on the way."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        checkpoints: Checkpoints,
+        plan: Plan,
+        log: Log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.learner = learner
+        self.plan = plan
+        self._checkpoints = checkpoints
+        self._log = log
+        self._clock = clock
+        self._stopping = False
+
+    def stop(self) -> None:
+        """May be called from a signal handler."""
+        self._stopping = True
+
+    def check_stop(self) -> None:
+        if self._stopping:
+            raise Stopped
+
+    def resume(self) -> Checkpoint | None:
+        """Restores what a predecessor left, if there was one."""
+        checkpoint = self._checkpoints.load()
+        if checkpoint is not None:
+            self.learner.restore(checkpoint.learner)
+            self._log.event(
+                "resumed",
+                round=checkpoint.round,
+                steps_done=checkpoint.steps_done,
+                unsent=bool(checkpoint.outbox),
+            )
+        return checkpoint
+
+    def train(self, *, run: str, round: int, exchange: str, base: Tensors, done: int = 0) -> float:
+        """The mean loss over what was left of the round after `done` steps."""
+        begin = saved = self._clock()
+        total, first = 0.0, done
+        for loss in self.learner.train(self.plan.steps - done, exchange):
+            done += 1
+            total += loss
+            if not math.isfinite(loss):
+                raise Diverged(
+                    f"the loss is {loss} in step {done} of round {round}; lower the learning rate."
+                )
+            self._log.progress(f"round {round}  step {done}/{self.plan.steps}  loss {loss:.4f}")
+            now = self._clock()
+            if self._stopping or now - saved > self.plan.checkpoint_seconds:
+                self.save(run=run, round=round, done=done, base=base)
+                self.check_stop()
+                saved = now
+        taken = max(1, done - first)
+        mean = total / taken
+        seconds = self._clock() - begin
+        self._log.event("trained", round=round, steps=taken, loss=mean, seconds=round_(seconds))
+        return mean
+
+    def save(
+        self, *, run: str, round: int, done: int, base: Tensors | None = None, outbox: bytes = b""
+    ) -> None:
+        self._checkpoints.save(
+            Checkpoint(
+                run=run,
+                round=round,
+                steps_done=done,
+                learner=self.learner.state(),
+                base=base or {},
+                outbox=outbox,
+            )
+        )
+
+    def evaluate(self, round: int, *, last: bool = False) -> dict[str, float]:
+        """The scores, if this round is one to be evaluated."""
+        if not last and round % self.plan.evaluate_every:
+            return {}
+        scores = self.learner.evaluate()
+        self._log.event("evaluated", round=round, **scores)
+        return scores
+
+
+def round_(seconds: float) -> float:
+    return float(f"{seconds:.3f}")
