@@ -32,6 +32,7 @@ from broker.store import Identity, Store, StoreError
 from broker.topics import AGGREGATOR, NameRefused, Topics
 from broker.transport import TransportError, Will, parse_address
 
+LINGER_SECONDS = 30.0  # with an embedded broker, which ends with us
 USER_ERRORS = (
     ImpossibleMerge,
     LinkRefused,
@@ -155,7 +156,7 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: aggregator.stop())
-    aggregator.run()
+    aggregator.run(linger_seconds=LINGER_SECONDS if args.embedded else 0.0)
 
 
 def read_slices(files: Sequence[Path]) -> tuple[Slice, Tensors]:

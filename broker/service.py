@@ -96,12 +96,16 @@ class Aggregator:
         """May be called from a signal handler."""
         self._stopping = True
 
-    def run(self) -> None:
+    def run(self, *, linger_seconds: float = 0.0) -> None:
+        """Lingers after the last round until the devices have left, if it brought the broker."""
         log, coordinator = self._log, self._coordinator
         log.event("start", round=self.state.round, mode=self._settings.mode, run=self.state.run)
         while not self._stopping and not coordinator.finished:
             self.turn()
         while coordinator.finished and not self._stopping and not self._told():
+            self.turn()
+        until = self._clock() + linger_seconds
+        while self._present and self._clock() < until and not self._stopping:
             self.turn()
         status = "finished" if coordinator.finished else "offline"
         self._publish_state(status)

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
@@ -30,6 +31,10 @@ app.add_typer(bench, name="bench")
 
 INTERRUPTED = 130  # exit code after Ctrl-C, by the shells' convention
 LONGEST_SENTENCE = 600  # characters; the converter can say far more
+
+
+class Interrupted(Exception):
+    """Ctrl-C in a command that says by itself what is kept."""
 
 
 class Task(StrEnum):
@@ -145,15 +150,33 @@ def profiles(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the bundles go.")] = Path("build/demo"),
-    steps: Annotated[int, typer.Option(help="Mini-batches that each device trains.", min=1)] = 300,
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("build/demo"),
+    rounds: Annotated[int, typer.Option(help="Merges of a fleet.", min=1)] = 30,
+    steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
+    embedded: Annotated[
+        bool, typer.Option(help="Use the embedded broker even if mosquitto is installed.")
+    ] = False,
 ) -> None:
-    """Export both branches, train each in the stock runtime on real digits, and compare."""
-    with quiet_terminal() as console, console.status("starting TensorFlow") as status:
-        from toolkit.demo import run_demo
+    """Let three unequal devices learn digits: alone, all alike, and each as it can.
 
-        table = run_demo(out, steps=steps, progress=status.update)
-    Console().print(table)
+    Starts a broker, an aggregator and the devices as processes of their own, and compares.
+    """
+    with quiet_terminal() as console, console.status("starting TensorFlow"):
+        from toolkit.demo import Board, run_demo
+        from toolkit.fleet.local import Work
+
+    board = Board(rounds)
+    with (
+        quiet_terminal() as console,
+        Live(board, console=console, transient=True, get_renderable=board.__rich__),
+    ):
+        try:
+            work = Work(task="digits", rounds=rounds, steps=steps)
+            figure = run_demo(out, board, work=work, embedded=embedded)
+        except KeyboardInterrupt:
+            raise Interrupted(f"all processes are stopped; {out} keeps what they had") from None
+    Console().print(board)
+    typer.echo(f"the learning curves are in {figure}")
 
 
 @bench.command("step")
@@ -209,6 +232,9 @@ def main() -> None:
         if stop.code == INTERRUPTED:
             Console(stderr=True).print("interrupted; nothing was replaced", highlight=False)
         raise
+    except Interrupted as interrupted:
+        Console(stderr=True).print(f"interrupted; {interrupted}", highlight=False)
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

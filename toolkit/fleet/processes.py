@@ -1,0 +1,70 @@
+"""Child processes that log JSON lines; whatever happens, none of them is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolkit.errors import ToolkitError
+
+STOP_SECONDS = 10.0
+
+
+class Child:
+    """A running module; its log is in a file, where a person can read it afterwards too."""
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path) -> None:
+        self.name = name
+        self._log = log
+        with log.open("wb") as said, log.with_suffix(".out").open("wb") as result:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=result,
+                stderr=said,
+                start_new_session=True,  # Ctrl-C is for us; we stop the children in order
+            )
+        self._read = log.open(encoding="utf-8", errors="replace")
+        self._rest = ""
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def events(self) -> list[dict[str, Any]]:
+        """What it has logged since the last call."""
+        text = self._rest + self._read.read()
+        *lines, self._rest = text.split("\n")
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def check(self) -> None:
+        """Raises if it has failed, with the last thing that it said."""
+        if self._process.poll():
+            said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last = said[-1].removeprefix("error: ") if said else "nothing"
+            raise ToolkitError(f"{self.name} failed; see {self._log}: {last}")
+
+    def stop(self) -> None:
+        if self.running:
+            self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._read.close()
+
+
+@contextlib.contextmanager
+def stopping(children: list[Child]) -> Iterator[None]:
+    """Ends every child in the list when the body ends, in whatever way."""
+    try:
+        yield
+    finally:
+        for child in reversed(children):
+            child.stop()
