@@ -111,6 +111,7 @@ class Aggregator:
         self._publish_state(status)
         self._publish_metrics()
         self._channel.transport.flush(3.0)
+        log.event("counters", **self.counters.values())
         log.event(status, round=self.state.round)
 
     def turn(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from firmware_sim.tasks.digits import digit_images as digit_images  # also for the demo
 from toolkit.branch import Branch
 from toolkit.errors import ModelError
 from toolkit.export.bundle import Calibration
@@ -28,14 +29,6 @@ def calibration_for(branch: Branch, task: str | None, file: Path | None) -> Cali
     if task == "digits":
         return Calibration("scikit-learn digits", digit_images()[0][:COUNT])
     return Calibration("synthetic images", synthetic_examples(branch, COUNT))
-
-
-def digit_images() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """All 1,797 digits of scikit-learn: [n, 8, 8, 1] with values 0 … 16, and labels."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    return np.asarray(digits.images[..., None], np.uint8), np.asarray(digits.target, np.int32)
 
 
 def atari_frames(count: int) -> npt.NDArray[np.uint8]:

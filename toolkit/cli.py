@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
@@ -214,6 +215,35 @@ def bench_step(
             make_flex=make_flex,
             progress=status.update,
         )
+        out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    for part in tables(report):
+        Console().print(part)
+    typer.echo(f"every number is in {out}")
+
+
+@bench.command("fleet")
+def bench_fleet(
+    out: Annotated[Path, typer.Option(help="JSON with every number.")] = Path(
+        "build/bench/fleet.json"
+    ),
+    repetitions: Annotated[int, typer.Option(help="Of the path's timings.", min=1)] = 9,
+    devices: Annotated[int, typer.Option(help="Simulated, in one round.", min=2)] = 200,
+    rounds: Annotated[int, typer.Option(help="Over which memory is watched.", min=10)] = 1000,
+) -> None:
+    """Measure a fleet's cost: codec, checks and merge, a round of many devices, memory."""
+    with quiet_terminal() as console, console.status("preparing") as status:
+        from toolkit.bench.fleet import run_bench, tables
+        from toolkit.export.writing import make_folder
+
+        make_folder(out.parent)
+        with tempfile.TemporaryDirectory() as folder:
+            report = run_bench(
+                Path(folder),
+                repetitions=repetitions,
+                devices=devices,
+                rounds=rounds,
+                progress=status.update,
+            )
         out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     for part in tables(report):
         Console().print(part)

@@ -33,6 +33,10 @@ class Child:
         self._rest = ""
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 

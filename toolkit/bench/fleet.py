@@ -1,0 +1,242 @@
+"""`toolkit bench fleet`: what a fleet costs, against the least that it could cost.
+
+    path     an update's way through codec, checks and merge, in one thread, as a ratio to the bare
+             numpy addition of the same bytes and to bare paho–mosquitto transport of the payload
+    round    200 simulated devices in one round: real agents, mosquitto and aggregator
+    memory   the aggregator over 1,000 rounds
+
+Simulated devices are real agents whose learner only makes up numbers, so nothing is measured of
+training. Ratios are taken within one repetition, and medians over repetitions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from broker.contract import Contract
+from broker.coordinator import Settings, State
+from broker.merge import MergeRule
+from broker.messages import Update, to_bytes
+from broker.mosquitto_process import Mosquitto
+from broker.mqtt import MqttTransport
+from broker.optimizers import Delta
+from broker.slice import SharedTensor, Slice, Tensors
+from broker.synchronous import Synchronous
+from broker.transport import Address, Connected, Packet
+from toolkit.bench.simulated_fleet import Rates, run_simulated
+
+Progress = Callable[[str], None]
+# The Atari stem, and everything that the Atari pair's complex branch trains.
+STEM = {
+    "stem_conv1/kernel": (8, 8, 4, 32),
+    "stem_conv1/bias": (32,),
+    "stem_conv2/kernel": (4, 4, 32, 64),
+    "stem_conv2/bias": (64,),
+}
+WHOLE = STEM | {
+    "conv3/kernel": (3, 3, 64, 64),
+    "conv3/bias": (64,),
+    "hidden/kernel": (3136, 512),
+    "hidden/bias": (512,),
+    "output/kernel": (512, 6),
+    "output/bias": (6,),
+}
+SLICES = {"Atari stem": STEM, "whole complex branch": WHOLE}
+_WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """Seconds for one update."""
+
+    encode: float
+    check: float
+    merge: float
+    add: float  # the bare numpy addition of the same bytes
+    transport: float  # bare paho–mosquitto–paho
+
+
+def run_bench(
+    folder: Path, *, repetitions: int, devices: int, rounds: int, progress: Progress
+) -> dict[str, Any]:
+    paths, simulated = {}, {}
+    with Mosquitto(folder / "mosquitto") as broker:
+        for name in SLICES:
+            paths[name] = _measure_path(name, repetitions, broker.address, progress)
+        progress(f"{devices} devices in one round")
+        simulated["round"] = run_simulated(
+            folder / "round", STEM, broker.address, devices=devices, rounds=3
+        )
+        progress(f"{rounds} rounds of 4 devices")
+        simulated["memory"] = run_simulated(
+            folder / "memory", STEM, broker.address, devices=4, rounds=rounds
+        )
+    return {
+        "machine": platform.processor() or platform.machine(),
+        "repetitions": repetitions,
+        "bytes": {name: _bytes(shapes) for name, shapes in SLICES.items()},
+        "paths": {name: [asdict(path) for path in found] for name, found in paths.items()},
+        **{name: asdict(found) for name, found in simulated.items()},
+    }
+
+
+def known(shapes: dict[str, tuple[int, ...]]) -> Slice:
+    return Slice.of(SharedTensor.of(name, shape, "float32", "") for name, shape in shapes.items())
+
+
+def _bytes(shapes: dict[str, tuple[int, ...]]) -> int:
+    return 4 * sum(int(np.prod(shape)) for shape in shapes.values())
+
+
+def _measure_path(name: str, repetitions: int, broker: Address, progress: Progress) -> list[Way]:
+    shapes = SLICES[name]
+    tensors = _random(shapes, seed=1)
+    contract = Contract.of(known(shapes), exchange="delta", run="bench")
+    count = max(4, 20_000_000 // _bytes(shapes))  # updates in a repetition
+    updates = [_update(f"device-{k}", tensors, contract) for k in range(count)]
+    payloads = [to_bytes(update) for update in updates]
+
+    def encode() -> None:
+        for update in updates:
+            to_bytes(update)
+
+    def check() -> None:
+        for k, payload in enumerate(payloads):
+            contract.check_update(payload, f"device-{k}")
+
+    found = []
+    with _links(broker) as (publisher, subscriber):
+        for repetition in range(repetitions):
+            progress(f"{name}: repetition {repetition + 1} of {repetitions}")
+            found.append(
+                Way(
+                    encode=_per_update(count, encode),
+                    check=_per_update(count, check),
+                    merge=_per_update(count, lambda: _merge(updates, shapes)),
+                    add=_add(tensors, count),
+                    transport=_transport(publisher, subscriber, payloads),
+                )
+            )
+    return found
+
+
+def _update(device: str, tensors: Tensors, contract: Contract) -> Update:
+    return Update(
+        device=device,
+        run=contract.run,
+        round=0,
+        nonce="0" * 32,
+        samples=100,
+        exchange=contract.exchange,
+        fingerprint=contract.fingerprint,
+        tensors=tensors,
+    )
+
+
+def _merge(updates: list[Update], shapes: dict[str, tuple[int, ...]]) -> None:
+    """A round of a synchronous coordinator; its closing is shared by all updates."""
+    zeros: Tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    settings = Settings(mode="sync", merge=MergeRule("samples"), optimizer=Delta())
+    coordinator = Synchronous(settings, State("bench", 0, zeros, {}), 0.0)
+    for update in updates:
+        coordinator.offer(update)
+    coordinator.close(0.0)
+
+
+def _add(tensors: Tensors, count: int) -> float:
+    totals = [np.zeros_like(tensor) for tensor in tensors.values()]
+
+    def add() -> None:
+        for _ in range(count):
+            for total, tensor in zip(totals, tensors.values(), strict=True):
+                np.add(total, tensor, out=total)
+
+    add()
+    return _per_update(count, add)
+
+
+def _per_update(count: int, work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return (time.perf_counter() - begin) / count
+
+
+def _random(shapes: dict[str, tuple[int, ...]], *, seed: int) -> Tensors:
+    rng = np.random.default_rng(seed)
+    return {n: rng.standard_normal(shape, dtype=np.float32) for n, shape in shapes.items()}
+
+
+@contextlib.contextmanager
+def _links(broker: Address) -> Iterator[tuple[MqttTransport, MqttTransport]]:
+    """Two bare links; ours is a thin layer over paho, which does all the work here."""
+    publisher = MqttTransport(broker, client_id="bench-publisher")
+    subscriber = MqttTransport(broker, client_id="bench-subscriber", subscriptions=("bench",))
+    with contextlib.closing(publisher), contextlib.closing(subscriber):
+        for link in (publisher, subscriber):
+            while not isinstance(link.receive(_WAIT_SECONDS), Connected):
+                pass
+        yield publisher, subscriber
+
+
+def _transport(publisher: MqttTransport, subscriber: MqttTransport, payloads: list[bytes]) -> float:
+    """From the first publication to the last arrival."""
+
+    def publish() -> None:
+        for payload in payloads:
+            publisher.publish("bench", payload)
+
+    begin = time.perf_counter()
+    threading.Thread(target=publish).start()
+    arrived = 0
+    while arrived < len(payloads):
+        event = subscriber.receive(_WAIT_SECONDS)
+        if event is None:
+            raise TimeoutError("the bare transport lost a payload")
+        arrived += isinstance(event, Packet)
+    return (time.perf_counter() - begin) / len(payloads)
+
+
+def tables(report: dict[str, Any]) -> list[Table | str]:
+    path = Table(
+        "slice", "size", "encode", "check", "merge", "updates/s", "× bare add", "of bare MQTT"
+    )
+    for name, runs in report["paths"].items():
+        total = [run["encode"] + run["check"] + run["merge"] for run in runs]
+        path.add_row(
+            name,
+            f"{report['bytes'][name] / 1e6:.2f} MB",
+            *(f"{_median(runs, part) * 1e3:.3f} ms" for part in ("encode", "check", "merge")),
+            f"{1 / statistics.median(total):,.0f}",
+            f"{_ratio(total, runs, 'add'):.1f}",
+            f"{_ratio(total, runs, 'transport'):.0%}",
+        )
+    full, long = (Rates(**report[name]) for name in ("round", "memory"))
+    return [
+        path,
+        f"{full.devices} simulated devices in one round: {full.round_seconds:.2f} s, "
+        f"{full.devices / full.round_seconds:,.0f} updates/s, of which merging takes "
+        f"{full.merge_seconds:.2f} s; the aggregator's peak is {full.peak_bytes / 2**20:.0f} MiB",
+        f"{long.rounds} rounds of {long.devices} devices: "
+        f"{long.rounds / long.seconds:.0f} rounds/s; the aggregator holds "
+        f"{long.resident_bytes[0] / 2**20:.1f} MiB after a tenth of them and "
+        f"{long.resident_bytes[-1] / 2**20:.1f} MiB at the end",
+    ]
+
+
+def _median(runs: list[dict[str, float]], part: str) -> float:
+    return statistics.median(run[part] for run in runs)
+
+
+def _ratio(total: list[float], runs: list[dict[str, float]], part: str) -> float:
+    return statistics.median(t / run[part] for t, run in zip(total, runs, strict=True))

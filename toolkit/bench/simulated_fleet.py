@@ -1,0 +1,219 @@
+"""Many simulated devices: real agents, broker and aggregator, and a learner that costs nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from broker.channel import Channel
+from broker.log import Log
+from broker.messages import DeviceState, to_bytes
+from broker.mqtt import MqttTransport
+from broker.slice import Slice, Tensors
+from broker.slice_file import read_slice
+from broker.topics import Topics
+from broker.transport import Address, Will
+from firmware_sim.agent import Agent
+from firmware_sim.checkpoint import Checkpoints
+from firmware_sim.learner import Learner
+from firmware_sim.rounds import Plan, Rounds
+from firmware_sim.runtime import Array
+from toolkit.fleet.processes import Child, stopping
+
+_LIMIT = 64 * 2**20  # bytes of a message
+_LOOK_SECONDS = 0.25
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a run of simulated devices took; memory is the aggregator's."""
+
+    devices: int
+    rounds: int
+    seconds: float
+    round_seconds: float  # median
+    merge_seconds: float  # of a round, checks included
+    resident_bytes: list[int]  # from a tenth of the rounds on
+    peak_bytes: int
+
+
+class _Task:
+    samples = 100
+
+
+class SimulatedLearner(Learner):
+    """Learns the same change in every round."""
+
+    def __init__(self, shared: Slice, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.change = {
+            t.name: rng.standard_normal(t.shape, dtype=np.float32) for t in shared.tensors
+        }
+        self.task = _Task()  # type: ignore[assignment]
+        self._shared = shared
+
+    def adopt(self, tensors: Tensors) -> None:
+        self.adopted = tensors
+
+    def shared(self) -> Tensors:
+        return self.adopted
+
+    def train(self, steps: int, exchange: str) -> Iterator[float]:
+        return iter([0.0] * steps)
+
+    def learnt(self, base: Tensors, exchange: str) -> Tensors:
+        return self.change
+
+    def evaluate(self) -> dict[str, float]:
+        return {}
+
+    def state(self) -> dict[str, Array]:
+        return {}
+
+
+def run_simulated(
+    folder: Path, shapes: Shapes, broker: Address, *, devices: int, rounds: int
+) -> Rates:
+    """A fleet from its first birth to its last round."""
+    folder.mkdir(parents=True)
+    file = folder / "shared.onnx"
+    write_slice(file, shapes)
+    shared, start = read_slice(file)
+    arguments = ["--slice", str(file), "--broker", str(broker), "--fleet", folder.name]
+    arguments += ["--quorum", str(devices), "--rounds", str(rounds), "--deadline", "600"]
+    arguments += ["--state", str(folder / "aggregator")]
+    children: list[Child] = []
+    learners = [SimulatedLearner(shared, seed) for seed in range(devices)]
+    with stopping(children):
+        log = folder / "aggregator.jsonl"
+        children.append(Child("the aggregator", "broker.aggregator", arguments, log))
+        begin = time.perf_counter()
+        threads = [
+            threading.Thread(target=_live, args=(f"sim-{k}", learner, shared, broker, folder))
+            for k, learner in enumerate(learners)
+        ]
+        for thread in threads:
+            thread.start()
+        events, memory = _watch(children[0], rounds)
+        for thread in threads:
+            thread.join()
+        seconds = time.perf_counter() - begin
+    _check(learners, start, rounds)
+    return _rates(events, memory, devices=devices, rounds=rounds, seconds=seconds)
+
+
+def write_slice(file: Path, shapes: Shapes) -> None:
+    """A slice without a network: every tensor is passed on."""
+    tensors = [numpy_helper.from_array(np.zeros(s, np.float32), n) for n, s in shapes.items()]
+    outputs = [
+        helper.make_tensor_value_info(f"{n}/out", onnx.TensorProto.FLOAT, s)
+        for n, s in shapes.items()
+    ]
+    nodes = [helper.make_node("Abs", [n], [f"{n}/out"], name=n) for n in shapes]
+    graph = helper.make_graph(nodes, "simulated", [], outputs, tensors)
+    opset = [helper.make_opsetid("", 17)]
+    file.write_bytes(helper.make_model(graph, opset_imports=opset).SerializeToString())
+
+
+def _live(
+    device: str, learner: SimulatedLearner, shared: Slice, broker: Address, folder: Path
+) -> None:
+    topics = Topics(folder.name)
+    gone = to_bytes(DeviceState(device=device, online=False))
+    transport = MqttTransport(
+        broker,
+        client_id=f"{folder.name}-{device}",
+        subscriptions=topics.of_device(device),
+        will=Will(topics.state(device), gone),
+    )
+    channel = Channel(transport, limit=_LIMIT, held_limit=_LIMIT)
+    with (
+        (folder / f"{device}.jsonl").open("w") as stream,
+        contextlib.closing(channel),
+    ):
+        log = Log(stream)
+        checkpoints = Checkpoints(folder / device, device=device, bundle="simulated")
+        rounds = Rounds(learner, checkpoints, Plan(steps=1), log)
+        agent = Agent(
+            device=device,
+            shared=shared,
+            rounds=rounds,
+            channel=channel,
+            topics=topics,
+            limit=_LIMIT,
+            log=log,
+            about={},
+        )
+        agent.run()
+        agent.leave()
+
+
+def _watch(aggregator: Child, rounds: int) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
+    """Its log until it ends, and (resident, peak) bytes from a tenth of the rounds on."""
+    events: list[dict[str, Any]] = []
+    memory: list[tuple[int, int]] = []
+    running, seen = True, 0
+    while running:
+        time.sleep(_LOOK_SECONDS)
+        running = aggregator.running
+        aggregator.check()
+        new = aggregator.events()
+        events += new
+        seen += sum(event["event"] == "merged" for event in new)
+        if running and seen >= rounds / 10 and (found := _memory(aggregator.pid)):
+            memory.append(found)
+    return events, memory
+
+
+def _memory(process: int) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        values = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Vm")}
+        if values:  # a process that has ended has none
+            return int(values["VmRSS"]) * 1024, int(values["VmHWM"]) * 1024
+    return None
+
+
+def _check(learners: list[SimulatedLearner], start: Tensors, rounds: int) -> None:
+    """Every device ends with θ + rounds · mean of the changes."""
+    for name, first in start.items():
+        mean = np.mean([learner.change[name].astype(np.float64) for learner in learners], axis=0)
+        for learner in learners:
+            np.testing.assert_allclose(
+                learner.adopted[name], first + rounds * mean, rtol=1e-3, atol=1e-4
+            )
+
+
+def _rates(
+    events: list[dict[str, Any]],
+    memory: list[tuple[int, int]],
+    *,
+    devices: int,
+    rounds: int,
+    seconds: float,
+) -> Rates:
+    ends = [datetime.fromisoformat(e["time"]) for e in events if e["event"] == "merged"]
+    lasted = [(b - a).total_seconds() for a, b in pairwise(ends)]
+    counters = next(event for event in events if event["event"] == "counters")
+    return Rates(
+        devices=devices,
+        rounds=rounds,
+        seconds=seconds,
+        round_seconds=statistics.median(lasted),
+        merge_seconds=counters["merge_seconds"] / rounds,
+        resident_bytes=[resident for resident, _ in memory],
+        peak_bytes=max(peak for _, peak in memory),
+    )

@@ -1,0 +1,100 @@
+"""The text of the files that mosquitto reads: configuration, access rules, passwords."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from importlib import resources
+
+from broker.topics import AGGREGATOR, Topics
+from toolkit.errors import ToolkitError
+
+ITERATIONS = 101  # as mosquitto_passwd writes; 256 random bits need no slower hash
+SALT_BYTES = 12  # as mosquitto_passwd writes
+PASSWORD_BYTES = 32
+
+
+class ConfigurationError(ToolkitError):
+    """A mosquitto file is not what provisioning can go on from; the text is one sentence."""
+
+
+def configuration(text: str | None, *, port: int, require_certificate: bool) -> str:
+    """A mosquitto.conf (the shipped one if there is none yet) with these two settings."""
+    if not 1 <= port <= 65535:
+        raise ConfigurationError(f"{port} is not a port; a port is a number from 1 to 65535.")
+    if text is None:
+        shipped = resources.files("broker") / "mosquitto" / "mosquitto.conf"
+        text = shipped.read_text(encoding="utf-8")
+    text = _set(text, "listener", str(port))
+    return _set(text, "require_certificate", "true" if require_certificate else "false")
+
+
+def access_rules(fleet: str) -> str:
+    """Who may read and write what; `%u` is the user, so one rule set covers all devices."""
+    topics = Topics(fleet)
+    device = "%u"
+    device_writes = (topics.state(device), f"{topics.update(device)}/#", topics.metrics(device))
+    aggregator_reads = (*topics.of_aggregator(), topics.metrics("+"))
+    aggregator_writes = (
+        f"{topics.root}/{AGGREGATOR}/#",
+        f"{topics.shared}/#",
+        topics.verdict("+"),
+        f"{topics.reply('+')}/#",
+    )
+    lines = (
+        f"# Fleet {fleet!r}. What no line allows is refused.",
+        "# mosquitto checks reading when it delivers, so a refused subscription looks granted.",
+        "",
+        "# Every user, as the device whose name is the user's. mosquitto warns of the patterns",
+        "# without %u; they are meant: every device may read them.",
+        *_rules("pattern", "write", device_writes),
+        *_rules("pattern", "read", topics.of_device(device)),
+        "",
+        f"user {AGGREGATOR}",
+        *_rules("topic", "read", aggregator_reads),
+        *_rules("topic", "write", aggregator_writes),
+    )
+    return "\n".join(lines) + "\n"
+
+
+def new_password() -> str:
+    return secrets.token_urlsafe(PASSWORD_BYTES)
+
+
+def hash_password(password: str, *, salt: bytes | None = None) -> str:
+    """mosquitto 2.0's `$7$iterations$salt$hash`: PBKDF2 with HMAC-SHA512, 64 bytes."""
+    salt = salt or secrets.token_bytes(SALT_BYTES)
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, ITERATIONS)
+    return "$".join(("", "7", str(ITERATIONS), _base64(salt), _base64(digest)))
+
+
+def read_hashes(text: str) -> dict[str, str]:
+    """Each user of a password file and the hash of the password."""
+    pairs = (line.partition(":") for line in text.splitlines() if line.strip())
+    return {user: hashed for user, _, hashed in pairs}
+
+
+def password_lines(hashes: Mapping[str, str]) -> str:
+    return "".join(f"{user}:{hashed}\n" for user, hashed in hashes.items())
+
+
+def _rules(kind: str, access: str, topics: Iterable[str]) -> list[str]:
+    return [f"{kind} {access} {topic}" for topic in topics]
+
+
+def _set(text: str, option: str, value: str) -> str:
+    """The text with the option's first word replaced; what follows it, and all else, stays."""
+    line = re.compile(rf"^{option}[ \t]+\S+", re.MULTILINE)
+    if len(line.findall(text)) != 1:
+        raise ConfigurationError(
+            f"mosquitto.conf does not have exactly one line {option!r}; mend it, or delete the "
+            "file to have it written anew."
+        )
+    return line.sub(f"{option} {value}", text)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,358 @@
+"""Makes what a fleet needs to talk in private: certificates, passwords, access rules.
+
+    OUT/fleet.toml       the fleet's name and how its broker is reached
+    OUT/authority/       the authority's certificate and key; stays with whoever provisions
+    OUT/broker/          everything that mosquitto needs, and nothing secret of a client
+    OUT/aggregator/      the aggregator's credentials, and run.sh, which starts it with them
+    OUT/devices/<id>/    a device's, to be moved to the device
+
+Whatever is there is kept, so a second run adds devices and changes nobody's credentials. A device
+is known by its line in the broker's password file: its folder may be gone, moved to the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from broker.topics import AGGREGATOR, NameRefused, check_name
+from toolkit.certificates import (
+    AUTHORITY_DAYS,
+    CertificateError,
+    Issued,
+    Validity,
+    alternative_names,
+    issue_client,
+    issue_server,
+    make_authority,
+    read_issued,
+    serves,
+)
+from toolkit.errors import ToolkitError
+from toolkit.mosquitto_files import (
+    access_rules,
+    configuration,
+    hash_password,
+    new_password,
+    password_lines,
+    read_hashes,
+)
+
+DEFAULT_HOSTS = ("localhost", "127.0.0.1")
+DEFAULT_PORT = 8883
+DEFAULT_DAYS = 825
+FLEET = "fleet.toml"
+CONFIGURATION = Path("broker") / "mosquitto.conf"
+PASSWORDS = Path("broker") / "passwords"
+RENEW_BEFORE = timedelta(days=30)  # a run replaces a server certificate that ends sooner
+
+
+class ProvisionError(ToolkitError):
+    """The fleet cannot be provisioned so; the text is one sentence."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What `fleet.toml` states."""
+
+    fleet: str
+    host_names: tuple[str, ...]
+    port: int
+    require_certificate: bool
+
+
+@dataclass(frozen=True)
+class Provisioned:
+    """What a run did; secrets are in the folder alone."""
+
+    folder: Path
+    fleet: Fleet
+    added: tuple[str, ...]  # users with new credentials
+    kept: tuple[str, ...]  # users asked for who had some already
+    server_renewed: bool  # mosquitto must be told (SIGHUP)
+
+    @property
+    def broker(self) -> Path:
+        return self.folder / "broker"
+
+    def credentials(self, user: str) -> Path:
+        return _credentials(self.folder, user)
+
+
+def provision(
+    fleet: str,
+    devices: Sequence[str],
+    out: Path,
+    *,
+    host_names: Sequence[str] = (),
+    days: int = DEFAULT_DAYS,
+    port: int | None = None,
+    require_certificate: bool | None = None,
+) -> Provisioned:
+    """Makes the fleet's folder, or adds devices to it.
+
+    What is not given (no host names, None) stays as it was; at first it is localhost and
+    127.0.0.1, port 8883, and no certificates of clients.
+    """
+    _check_names("fleet", fleet)
+    _check_names("device", *devices)
+    validity = Validity.of(days)
+    alternative_names(host_names)
+    with _at_work_in(out, new=True):
+        before = _read_fleet(out) or Fleet(fleet, DEFAULT_HOSTS, DEFAULT_PORT, False)
+        if before.fleet != fleet:
+            raise ProvisionError(
+                f"{out} belongs to fleet {before.fleet!r}; give fleet {fleet!r} another folder."
+            )
+        now = Fleet(
+            fleet,
+            tuple(dict.fromkeys(host_names)) or before.host_names,
+            before.port if port is None else port,
+            before.require_certificate if require_certificate is None else require_certificate,
+        )
+        settings = configuration(
+            _read(out / CONFIGURATION), port=now.port, require_certificate=now.require_certificate
+        )
+        _write(out / FLEET, _toml(vars(now)))
+        renewed = _prepare_broker(out, now, settings, validity)
+        known = _hashes(out)
+        users = tuple(dict.fromkeys((AGGREGATOR, *devices)))
+        added = tuple(user for user in users if user not in known)
+        _give_credentials(out, now, added, validity)
+        _write_commands(out, now)
+    return Provisioned(out, now, added, tuple(user for user in users if user in known), renewed)
+
+
+def rotate(out: Path, user: str, *, days: int = DEFAULT_DAYS) -> None:
+    """Gives one user, a device or the aggregator, a new password, key and certificate."""
+    validity = Validity.of(days)
+    if user != AGGREGATOR:
+        _check_names("device", user)
+    with _at_work_in(out):
+        fleet = _known_fleet(out, user)
+        _give_credentials(out, fleet, (user,), validity)
+        _write_commands(out, fleet)
+
+
+def remove(out: Path, device: str) -> None:
+    """Shuts a device out, as soon as mosquitto has the new password file and SIGHUP."""
+    _check_names("device", device)
+    with _at_work_in(out):
+        _known_fleet(out, device)
+        left = {user: hashed for user, hashed in _hashes(out).items() if user != device}
+        _write(out / PASSWORDS, password_lines(left))
+        shutil.rmtree(_credentials(out, device), ignore_errors=True)
+
+
+def _prepare_broker(out: Path, fleet: Fleet, settings: str, validity: Validity) -> bool:
+    """Everything in `broker/` but the users; says whether the server's certificate is new."""
+    broker = out / "broker"
+    for folder in (broker, broker / "data", out / "devices"):
+        _make_folder(folder)
+    if not (broker / "ca.pem").exists():
+        authority = _authority(out, fleet, make=not _hashes(out))  # no second one for a fleet
+        _write(broker / "ca.pem", authority.certificate_pem)
+    _write(out / CONFIGURATION, settings)
+    if not (broker / "acl").exists():
+        _write(broker / "acl", access_rules(fleet.fleet))
+    if _server_is_good(broker, fleet):
+        return False
+    names = alternative_names(fleet.host_names)
+    server = issue_server(_authority(out, fleet), fleet.fleet, names, validity)
+    _write(broker / "server.key", server.key_pem)
+    _write(broker / "server.pem", server.certificate_pem)
+    return True
+
+
+def _server_is_good(broker: Path, fleet: Fleet) -> bool:
+    try:
+        pems = [(broker / name).read_bytes() for name in ("server.pem", "server.key", "ca.pem")]
+        server = read_issued(pems[0], pems[1], str(broker))
+    except (FileNotFoundError, CertificateError):
+        return False
+    names = alternative_names(fleet.host_names)
+    return serves(server, names, authority=pems[2], until=datetime.now(UTC) + RENEW_BEFORE)
+
+
+def _authority(out: Path, fleet: Fleet, *, make: bool = False) -> Issued:
+    folder = out / "authority"
+    if make and not folder.exists():
+        made = make_authority(fleet.fleet, Validity.of(AUTHORITY_DAYS))
+        _put(folder, {"ca.pem": made.certificate_pem, "ca.key": made.key_pem})
+    try:
+        pems = [(folder / name).read_bytes() for name in ("ca.pem", "ca.key")]
+    except FileNotFoundError as error:
+        raise ProvisionError(
+            f"{error.filename} is missing; only the fleet's authority can sign certificates."
+        ) from error
+    return read_issued(pems[0], pems[1], str(folder))
+
+
+def _give_credentials(out: Path, fleet: Fleet, users: Sequence[str], validity: Validity) -> None:
+    """New credentials; whoever has no hash after a broken run is simply given new ones."""
+    if not users:
+        return
+    authority = _authority(out, fleet)
+    hashes = _hashes(out)
+    for user in users:
+        issued = issue_client(authority, fleet.fleet, user, validity)
+        password = new_password()
+        files = {
+            "ca.pem": authority.certificate_pem,
+            "certificate.pem": issued.certificate_pem,
+            "key.pem": issued.key_pem,
+            "password": f"{password}\n".encode(),
+        }
+        _put(_credentials(out, user), files)
+        hashes[user] = hash_password(password)
+    _write(out / PASSWORDS, password_lines(hashes))
+
+
+def _write_commands(out: Path, fleet: Fleet) -> None:
+    """Writes `run.sh` into every folder of credentials that is still here."""
+    known = _hashes(out)
+    for folder in (out / AGGREGATOR, *(out / "devices").iterdir()):
+        if folder.name in known and folder.is_dir():
+            _write(folder / "run.sh", _command(fleet, folder.name))
+
+
+def _command(fleet: Fleet, user: str) -> str:
+    """Runs the user's program from wherever its folder is; names need no quotes in a shell."""
+    host = fleet.host_names[0]
+    place = f"[{host}]" if ":" in host else host  # an IPv6 address
+    if user == AGGREGATOR:
+        program, rest = "broker.aggregator", "--slice FILE --state DIR"
+    else:
+        program, rest = f"firmware_sim.device --id {user}", "--bundle DIR --task TASK --state DIR"
+    return f"""\
+#!/bin/sh
+# {user} of fleet {fleet.fleet}; say the rest: sh run.sh {rest}
+here=$(dirname -- "$0")
+exec "${{PYTHON:-python3}}" -m {program} --fleet {fleet.fleet} \\
+    --broker "mqtts://{place}:{fleet.port}" --user {user} \\
+    --password-file "$here/password" --ca-file "$here/ca.pem" \\
+    --certificate-file "$here/certificate.pem" --key-file "$here/key.pem" "$@"
+"""
+
+
+def _credentials(out: Path, user: str) -> Path:
+    return out / AGGREGATOR if user == AGGREGATOR else out / "devices" / user
+
+
+def _hashes(out: Path) -> dict[str, str]:
+    return read_hashes(_read(out / PASSWORDS) or "")
+
+
+def _read_fleet(out: Path) -> Fleet | None:
+    text = _read(out / FLEET)
+    if text is None:
+        return None
+    try:
+        table = tomllib.loads(text)
+        fleet = Fleet(**{**table, "host_names": tuple(table["host_names"])})
+        _check_names("fleet", fleet.fleet)
+        alternative_names(fleet.host_names)
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ToolkitError) as error:
+        raise ProvisionError(f"{out / FLEET} is damaged: it does not state a fleet.") from error
+    return fleet
+
+
+def _known_fleet(out: Path, user: str) -> Fleet:
+    fleet = _read_fleet(out)
+    if fleet is None:
+        raise ProvisionError(f"{out} is not a fleet's folder; provision the fleet first.")
+    if user not in _hashes(out):
+        raise ProvisionError(f"fleet {fleet.fleet!r} has no device {user[:80]!r}.")
+    return fleet
+
+
+def _check_names(what: str, *names: str) -> None:
+    try:
+        for name in names:
+            check_name(what, name)
+    except NameRefused as error:
+        raise ProvisionError(str(error)) from error
+
+
+# Files: for the folder's owner alone, and each there in full or not at all.
+
+
+@contextlib.contextmanager
+def _at_work_in(out: Path, *, new: bool = False) -> Iterator[None]:
+    """One run at a time in a fleet's folder, which is made (if `new`) or must be one."""
+    try:
+        if new:
+            out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (out / FLEET).exists() and any(out.iterdir()):
+            raise ProvisionError(f"{out} exists and is not a fleet's folder; choose another.")
+        descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            out.chmod(0o700)
+            yield
+        finally:
+            os.close(descriptor)
+    except BlockingIOError as error:
+        raise ProvisionError(f"another run is at work in {out}; wait for it.") from error
+    except OSError as error:
+        where = error.filename or out
+        raise ProvisionError(f"cannot provision in {where} ({error.strerror or error}).") from error
+
+
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise ProvisionError(f"{path} is not text.") from error
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    """Replaces the file at once; mkstemp gives it mode 0600."""
+    data = content.encode() if isinstance(content, str) else content
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchown(descriptor, path.parent.stat().st_uid, -1)  # root may write for mosquitto
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def _put(target: Path, files: Mapping[str, bytes]) -> None:
+    """Makes the folder with those files, in the place of an older one; mkdtemp gives mode 0700."""
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    old = draft.with_name(f"{draft.name}.old")
+    try:
+        for name, data in files.items():
+            _write(draft / name, data)
+        if target.exists():
+            target.rename(old)
+        draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _toml(table: Mapping[str, object]) -> str:
+    """Plain TOML: names, numbers, booleans and lists look as in JSON."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
