@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from enum import StrEnum
 from pathlib import Path
@@ -178,6 +179,72 @@ def demo(
             raise Interrupted(f"all processes are stopped; {out} keeps what they had") from None
     Console().print(board)
     typer.echo(f"the learning curves are in {figure}")
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "toolkit provision --fleet greenhouse --device pi-1 --device pi-2 --host broker.local\n\n"
+    "toolkit provision --fleet greenhouse --device pi-3   (adds one; the others stay)\n\n"
+    "toolkit provision --fleet greenhouse --remove pi-2"
+)
+def provision(
+    fleet: Annotated[str, typer.Option(help="Name of the fleet.")],
+    device: Annotated[
+        list[str] | None, typer.Option(help="A device to let in; may be repeated.")
+    ] = None,
+    rotate: Annotated[
+        list[str] | None, typer.Option(help="A device that gets a new password and certificate.")
+    ] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A device to shut out.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The fleet's folder.", show_default="fleets/<fleet>")
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name or address of the broker, for its certificate; may be repeated.",
+            show_default="localhost and 127.0.0.1",
+        ),
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Of the broker.", show_default="8883")] = None,
+    days: Annotated[int, typer.Option(help="How long new certificates are good.", min=1)] = 825,
+    require_certificate: Annotated[
+        bool | None,
+        typer.Option(help="Whether devices must show certificates as well as passwords."),
+    ] = None,
+) -> None:
+    """Make certificates, passwords, access rules and mosquitto's configuration for a fleet.
+
+    A second run adds devices and changes nothing for the others.
+    """
+    from toolkit.provisioning import fleet as provisioning
+
+    folder = out or Path("fleets") / fleet
+    for name in remove or []:
+        provisioning.remove(folder, name)
+        typer.echo(f"{name} is shut out once the broker has read its password file again")
+    for name in rotate or []:
+        provisioning.rotate(folder, name, days=days)
+        typer.echo(f"{name} has new credentials in {folder}")
+    if (remove or rotate) and not device:
+        return
+    made = provisioning.provision(
+        fleet,
+        device or [],
+        folder,
+        host_names=host or [],
+        days=days,
+        port=port,
+        require_certificate=require_certificate,
+    )
+    typer.echo(f"{folder}: {_count(made.added, 'added')}, {_count(made.kept, 'as before')}")
+    typer.echo(f"  {made.broker} goes to the broker; its README says how")
+    for user in made.added:
+        typer.echo(f"  {made.credentials(user)} goes to {user}; run.sh in it starts it")
+
+
+def _count(users: Sequence[str], what: str) -> str:
+    return f"{', '.join(users) or 'nobody'} {what}"
 
 
 @bench.command("step")

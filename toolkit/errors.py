@@ -3,7 +3,10 @@
 ToolkitError
 ├── ModelError          the branch or its file is not what an export needs
 │   └── UnsupportedOp   a layer needs an operation that has no builtin-only rule
-└── ExportError         the export could not be finished; nothing was written
+├── ExportError         the export could not be finished; nothing was written
+└── ProvisionError      a fleet cannot be provisioned so
+    ├── CertificateError    no certificate can be made or read so
+    └── ConfigurationError  no file for mosquitto can be made or read so
 """
 
 from __future__ import annotations
@@ -31,3 +34,15 @@ class UnsupportedOp(ModelError):
 
 class ExportError(ToolkitError):
     """The export could not be finished; the previous bundle is untouched."""
+
+
+class ProvisionError(ToolkitError):
+    """The fleet cannot be provisioned so."""
+
+
+class CertificateError(ProvisionError):
+    """A certificate cannot be made or read; the text is one sentence."""
+
+
+class ConfigurationError(ProvisionError):
+    """A mosquitto file is not what provisioning can go on from; the text is one sentence."""

@@ -14,16 +14,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import CertificateError
 
 AUTHORITY_DAYS = 3650  # 10 years: every device would need a new ca.pem
 CLOCK_SKEW = timedelta(days=1)  # boards without a battery start with yesterday's clock
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+$){_LABEL}")  # 300.1.1.1 is no name
-
-
-class CertificateError(ToolkitError):
-    """A certificate cannot be made or read; the text is one sentence."""
 
 
 @dataclass(frozen=True)

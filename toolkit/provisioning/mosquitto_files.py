@@ -10,15 +10,11 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 
 from broker.topics import AGGREGATOR, Topics
-from toolkit.errors import ToolkitError
+from toolkit.errors import ConfigurationError
 
 ITERATIONS = 101  # as mosquitto_passwd writes; 256 random bits need no slower hash
 SALT_BYTES = 12  # as mosquitto_passwd writes
 PASSWORD_BYTES = 32
-
-
-class ConfigurationError(ToolkitError):
-    """A mosquitto file is not what provisioning can go on from; the text is one sentence."""
 
 
 def configuration(text: str | None, *, port: int, require_certificate: bool) -> str:

@@ -17,7 +17,6 @@ import fcntl
 import json
 import os
 import shutil
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +24,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from broker.topics import AGGREGATOR, NameRefused, check_name
-from toolkit.certificates import (
+from toolkit.errors import CertificateError, ProvisionError, ToolkitError
+from toolkit.provisioning.certificates import (
     AUTHORITY_DAYS,
-    CertificateError,
     Issued,
     Validity,
     alternative_names,
@@ -37,8 +36,7 @@ from toolkit.certificates import (
     read_issued,
     serves,
 )
-from toolkit.errors import ToolkitError
-from toolkit.mosquitto_files import (
+from toolkit.provisioning.mosquitto_files import (
     access_rules,
     configuration,
     hash_password,
@@ -46,6 +44,7 @@ from toolkit.mosquitto_files import (
     password_lines,
     read_hashes,
 )
+from toolkit.provisioning.private_files import make_folder, put, read, write
 
 DEFAULT_HOSTS = ("localhost", "127.0.0.1")
 DEFAULT_PORT = 8883
@@ -54,10 +53,6 @@ FLEET = "fleet.toml"
 CONFIGURATION = Path("broker") / "mosquitto.conf"
 PASSWORDS = Path("broker") / "passwords"
 RENEW_BEFORE = timedelta(days=30)  # a run replaces a server certificate that ends sooner
-
-
-class ProvisionError(ToolkitError):
-    """The fleet cannot be provisioned so; the text is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +115,9 @@ def provision(
             before.require_certificate if require_certificate is None else require_certificate,
         )
         settings = configuration(
-            _read(out / CONFIGURATION), port=now.port, require_certificate=now.require_certificate
+            read(out / CONFIGURATION), port=now.port, require_certificate=now.require_certificate
         )
-        _write(out / FLEET, _toml(vars(now)))
+        write(out / FLEET, _toml(vars(now)))
         renewed = _prepare_broker(out, now, settings, validity)
         known = _hashes(out)
         users = tuple(dict.fromkeys((AGGREGATOR, *devices)))
@@ -149,7 +144,7 @@ def remove(out: Path, device: str) -> None:
     with _at_work_in(out):
         _known_fleet(out, device)
         left = {user: hashed for user, hashed in _hashes(out).items() if user != device}
-        _write(out / PASSWORDS, password_lines(left))
+        write(out / PASSWORDS, password_lines(left))
         shutil.rmtree(_credentials(out, device), ignore_errors=True)
 
 
@@ -157,19 +152,19 @@ def _prepare_broker(out: Path, fleet: Fleet, settings: str, validity: Validity) 
     """Everything in `broker/` but the users; says whether the server's certificate is new."""
     broker = out / "broker"
     for folder in (broker, broker / "data", out / "devices"):
-        _make_folder(folder)
+        make_folder(folder)
     if not (broker / "ca.pem").exists():
         authority = _authority(out, fleet, make=not _hashes(out))  # no second one for a fleet
-        _write(broker / "ca.pem", authority.certificate_pem)
-    _write(out / CONFIGURATION, settings)
+        write(broker / "ca.pem", authority.certificate_pem)
+    write(out / CONFIGURATION, settings)
     if not (broker / "acl").exists():
-        _write(broker / "acl", access_rules(fleet.fleet))
+        write(broker / "acl", access_rules(fleet.fleet))
     if _server_is_good(broker, fleet):
         return False
     names = alternative_names(fleet.host_names)
     server = issue_server(_authority(out, fleet), fleet.fleet, names, validity)
-    _write(broker / "server.key", server.key_pem)
-    _write(broker / "server.pem", server.certificate_pem)
+    write(broker / "server.key", server.key_pem)
+    write(broker / "server.pem", server.certificate_pem)
     return True
 
 
@@ -187,7 +182,7 @@ def _authority(out: Path, fleet: Fleet, *, make: bool = False) -> Issued:
     folder = out / "authority"
     if make and not folder.exists():
         made = make_authority(fleet.fleet, Validity.of(AUTHORITY_DAYS))
-        _put(folder, {"ca.pem": made.certificate_pem, "ca.key": made.key_pem})
+        put(folder, {"ca.pem": made.certificate_pem, "ca.key": made.key_pem})
     try:
         pems = [(folder / name).read_bytes() for name in ("ca.pem", "ca.key")]
     except FileNotFoundError as error:
@@ -212,9 +207,9 @@ def _give_credentials(out: Path, fleet: Fleet, users: Sequence[str], validity: V
             "key.pem": issued.key_pem,
             "password": f"{password}\n".encode(),
         }
-        _put(_credentials(out, user), files)
+        put(_credentials(out, user), files)
         hashes[user] = hash_password(password)
-    _write(out / PASSWORDS, password_lines(hashes))
+    write(out / PASSWORDS, password_lines(hashes))
 
 
 def _write_commands(out: Path, fleet: Fleet) -> None:
@@ -222,7 +217,7 @@ def _write_commands(out: Path, fleet: Fleet) -> None:
     known = _hashes(out)
     for folder in (out / AGGREGATOR, *(out / "devices").iterdir()):
         if folder.name in known and folder.is_dir():
-            _write(folder / "run.sh", _command(fleet, folder.name))
+            write(folder / "run.sh", _command(fleet, folder.name))
 
 
 def _command(fleet: Fleet, user: str) -> str:
@@ -249,11 +244,11 @@ def _credentials(out: Path, user: str) -> Path:
 
 
 def _hashes(out: Path) -> dict[str, str]:
-    return read_hashes(_read(out / PASSWORDS) or "")
+    return read_hashes(read(out / PASSWORDS) or "")
 
 
 def _read_fleet(out: Path) -> Fleet | None:
-    text = _read(out / FLEET)
+    text = read(out / FLEET)
     if text is None:
         return None
     try:
@@ -283,9 +278,6 @@ def _check_names(what: str, *names: str) -> None:
         raise ProvisionError(str(error)) from error
 
 
-# Files: for the folder's owner alone, and each there in full or not at all.
-
-
 @contextlib.contextmanager
 def _at_work_in(out: Path, *, new: bool = False) -> Iterator[None]:
     """One run at a time in a fleet's folder, which is made (if `new`) or must be one."""
@@ -306,51 +298,6 @@ def _at_work_in(out: Path, *, new: bool = False) -> Iterator[None]:
     except OSError as error:
         where = error.filename or out
         raise ProvisionError(f"cannot provision in {where} ({error.strerror or error}).") from error
-
-
-def _make_folder(folder: Path) -> None:
-    folder.mkdir(mode=0o700, exist_ok=True)
-    folder.chmod(0o700)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError as error:
-        raise ProvisionError(f"{path} is not text.") from error
-
-
-def _write(path: Path, content: str | bytes) -> None:
-    """Replaces the file at once; mkstemp gives it mode 0600."""
-    data = content.encode() if isinstance(content, str) else content
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchown(descriptor, path.parent.stat().st_uid, -1)  # root may write for mosquitto
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        Path(draft).replace(path)
-    except BaseException:
-        Path(draft).unlink(missing_ok=True)
-        raise
-
-
-def _put(target: Path, files: Mapping[str, bytes]) -> None:
-    """Makes the folder with those files, in the place of an older one; mkdtemp gives mode 0700."""
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    old = draft.with_name(f"{draft.name}.old")
-    try:
-        for name, data in files.items():
-            _write(draft / name, data)
-        if target.exists():
-            target.rename(old)
-        draft.rename(target)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _toml(table: Mapping[str, object]) -> str:

@@ -1,0 +1,398 @@
+"""Who may do what on a provisioned broker.
+
+A real mosquitto runs what `provision` wrote for fleet `farm`. An administrator added the user
+`auditor`, who may read everything, so a refused message is shown to be nowhere, not only to be
+unheard by those who may not hear it. mosquitto handles one packet after the other: when a later,
+allowed message has arrived, an earlier one that has not arrived never will. So nothing here waits
+for silence.
+"""
+
+import os
+import queue
+import re
+import signal
+import ssl
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from broker.mosquitto_process import Mosquitto
+from broker.topics import Topics
+from toolkit.provisioning.fleet import Provisioned, provision, remove, rotate
+from toolkit.provisioning.mosquitto_files import hash_password
+
+FARM = Topics("farm")
+GARDEN = Topics("garden")  # another fleet
+DEVICES = ("one", "two", "three", "leaver", "changer")
+PATIENCE = 20.0  # seconds until a test gives up; nothing takes that long
+TAKEN = {0x00, 0x10}  # success, and success without a subscriber
+NOT_AUTHORISED = 0x87
+
+
+@dataclass(frozen=True)
+class Broker:
+    made: Provisioned
+    port: int
+    pid: int
+
+    def password(self, user: str) -> str:
+        return (self.made.credentials(user) / "password").read_text(encoding="utf-8").strip()
+
+
+class Client:
+    """One MQTT 5 connection: what arrived, and how the broker answered."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        user: str | None,
+        password: str = "",
+        *,
+        client_id: str = "",
+        will: str | None = None,
+        keeps_session: bool = False,
+    ) -> None:
+        self.inbox: queue.Queue[tuple[str, bytes]] = queue.Queue()
+        self.answers: queue.Queue[int] = queue.Queue()
+        self.links: queue.Queue[tuple[int, Properties]] = queue.Queue()
+        self.losses: queue.Queue[int] = queue.Queue()
+        client = mqtt.Client(
+            CallbackAPIVersion.VERSION2, client_id or user or "stranger", protocol=mqtt.MQTTv5
+        )
+        client.tls_set_context(ssl.create_default_context(cafile=broker.made.broker / "ca.pem"))
+        if user is not None:
+            client.username_pw_set(user, password or broker.password(user))
+        if will is not None:
+            client.will_set(will, b"will", qos=1)
+        client.on_message = lambda _c, _u, m: self.inbox.put((m.topic, m.payload))
+        client.on_connect = lambda _c, _u, _f, code, p: self.links.put((code.value, p))
+        client.on_disconnect = lambda _c, _u, _f, code, _p: self.losses.put(code.value)
+        client.on_publish = lambda _c, _u, _m, code, _p: self.answers.put(code.value)
+        client.on_subscribe = lambda _c, _u, _m, codes, _p: self.answers.put(codes[0].value)
+        client.on_unsubscribe = lambda _c, _u, _m, codes, _p: self.answers.put(codes[0].value)
+        session = Properties(PacketTypes.CONNECT)
+        session.SessionExpiryInterval = 3600 if keeps_session else 0
+        client.connect("127.0.0.1", broker.port, clean_start=not keeps_session, properties=session)
+        client.loop_start()
+        self.client = client
+        self.code, self.told = self.links.get(timeout=PATIENCE)
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
+        """The broker's answer to a message of QoS 1."""
+        self.client.publish(topic, payload, qos=1, retain=retain)
+        return self.answers.get(timeout=PATIENCE)
+
+    def subscribe(self, topic_filter: str) -> None:
+        self.client.subscribe(topic_filter, qos=1)
+        self.answers.get(timeout=PATIENCE)  # granted even where nothing will be delivered
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        self.client.unsubscribe(topic_filter)
+        self.answers.get(timeout=PATIENCE)
+
+    def until(self, last: bytes) -> list[tuple[str, bytes]]:
+        """Everything that has arrived up to the message `last`."""
+        arrived = [self.inbox.get(timeout=PATIENCE)]
+        while arrived[-1][1] != last:
+            arrived.append(self.inbox.get(timeout=PATIENCE))
+        return arrived
+
+    def vanish(self) -> None:
+        """Loses the connection without a goodbye, so that the broker publishes the will."""
+        self.client.loop_stop()
+        connection = self.client.socket()
+        assert connection is not None
+        connection.close()
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def mosquitto(folder: Path) -> Mosquitto:
+    """The real broker with a provisioned folder's settings, but on loopback alone."""
+    text = (folder / "mosquitto.conf").read_text(encoding="utf-8")
+    text = re.sub(r"^listener .*", "", text, flags=re.MULTILINE)
+    paths = r"^(password_file|acl_file|persistence_location|cafile|certfile|keyfile) "
+    text = re.sub(paths, rf"\g<0>{folder}/", text, flags=re.MULTILINE)
+    return Mosquitto(folder / "loopback", extra=text)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The fleet's broker, to which an administrator added the user `auditor`."""
+    made = provision("farm", DEVICES, tmp_path_factory.mktemp("acl") / "farm")
+    with (made.broker / "passwords").open("a", encoding="utf-8") as file:
+        file.write(f"auditor:{hash_password('audit')}\n")
+    with (made.broker / "acl").open("a", encoding="utf-8") as file:
+        file.write("\nuser auditor\ntopic read #\ntopic read $SYS/#\n")
+    with mosquitto(made.broker) as process:
+        yield Broker(made, process.port, process.pid)
+
+
+@pytest.fixture(scope="module")
+def clients(broker: Broker) -> Iterator[dict[str, Client]]:
+    """Devices, aggregator and auditor, connected once; each can hear one message meant for it."""
+    users = ("one", "two", "aggregator")
+    connected = {user: Client(broker, user) for user in users}
+    connected["auditor"] = Client(broker, "auditor", "audit")
+    connected["auditor"].subscribe("#")
+    connected["aggregator"].subscribe(FARM.state("+"))
+    for name in ("one", "two"):
+        connected[name].subscribe(FARM.verdict(name))
+    yield connected
+    for client in connected.values():
+        client.close()
+
+
+def token() -> bytes:
+    """A payload like no other."""
+    return uuid.uuid4().bytes
+
+
+MAY_WRITE = [
+    ("one", FARM.state("one")),
+    ("one", FARM.update("one")),
+    ("one", f"{FARM.update('one')}/6"),
+    ("one", FARM.metrics("one")),
+    ("aggregator", FARM.aggregator_state),
+    ("aggregator", FARM.aggregator_metrics),
+    ("aggregator", FARM.shared),
+    ("aggregator", f"{FARM.shared}/6"),
+    ("aggregator", FARM.verdict("one")),
+    ("aggregator", FARM.reply("two")),
+    ("aggregator", f"{FARM.reply('two')}/6"),
+]
+MAY_NOT_WRITE = [
+    ("one", FARM.state("two")),
+    ("one", FARM.update("two")),
+    ("one", f"{FARM.update('two')}/0"),
+    ("one", FARM.metrics("two")),
+    ("one", FARM.verdict("two")),
+    ("one", FARM.verdict("one")),
+    ("one", FARM.reply("one")),
+    ("one", FARM.shared),
+    ("one", f"{FARM.shared}/0"),
+    ("one", FARM.aggregator_state),
+    ("one", FARM.aggregator_metrics),
+    ("one", f"{FARM.state('one')}/deeper"),
+    ("one", FARM.state("%u")),
+    ("one", FARM.root),
+    ("one", GARDEN.state("one")),
+    ("one", "anything"),
+    ("one", "$SYS/broker/uptime"),
+    ("one", "$CONTROL/dynamic-security/v1"),
+    ("aggregator", FARM.state("one")),
+    ("aggregator", FARM.update("one")),
+    ("aggregator", GARDEN.shared),
+    ("aggregator", "anything"),
+    ("auditor", FARM.shared),
+]
+# Who reads, with which filter, who writes, and where.
+MAY_READ = [
+    ("one", f"{FARM.shared}/#", "aggregator", FARM.shared),
+    ("one", f"{FARM.shared}/#", "aggregator", f"{FARM.shared}/6"),
+    ("one", FARM.aggregator_state, "aggregator", FARM.aggregator_state),
+    ("one", f"{FARM.reply('one')}/#", "aggregator", f"{FARM.reply('one')}/6"),
+    ("one", FARM.verdict("one"), "aggregator", FARM.verdict("one")),
+    ("aggregator", FARM.state("+"), "one", FARM.state("one")),
+    ("aggregator", f"{FARM.update('+')}/#", "two", f"{FARM.update('two')}/6"),
+    ("aggregator", FARM.metrics("+"), "two", FARM.metrics("two")),
+]
+MAY_NOT_READ = [
+    ("two", f"{FARM.update('one')}/#", "one", FARM.update("one")),
+    ("two", f"{FARM.update('+')}/#", "one", f"{FARM.update('one')}/0"),
+    ("two", "#", "one", FARM.update("one")),
+    ("two", "#", "one", FARM.state("one")),
+    ("two", f"$share/group/{FARM.update('+')}/#", "one", FARM.update("one")),
+    ("two", FARM.state("one"), "one", FARM.state("one")),
+    ("two", FARM.metrics("+"), "one", FARM.metrics("one")),
+    ("two", FARM.metrics("two"), "two", FARM.metrics("two")),
+    ("two", FARM.verdict("one"), "aggregator", FARM.verdict("one")),
+    ("two", f"{FARM.reply('+')}/#", "aggregator", FARM.reply("one")),
+    ("two", FARM.aggregator_metrics, "aggregator", FARM.aggregator_metrics),
+    ("aggregator", "#", "aggregator", FARM.verdict("one")),
+]
+
+
+@pytest.mark.parametrize(("user", "topic"), MAY_WRITE)
+def test_writes_its_own(clients: dict[str, Client], user: str, topic: str) -> None:
+    payload = token()
+    assert clients[user].publish(topic, payload) in TAKEN
+    assert (topic, payload) in clients["auditor"].until(payload)
+
+
+@pytest.mark.parametrize(("user", "topic"), MAY_NOT_WRITE)
+def test_writes_nothing_else(clients: dict[str, Client], user: str, topic: str) -> None:
+    refused, allowed = token(), token()
+    assert clients[user].publish(topic, refused, retain=True) == NOT_AUTHORISED
+    clients["aggregator"].publish(FARM.shared, allowed)  # after the refusal was answered
+    assert refused not in [payload for _, payload in clients["auditor"].until(allowed)]
+
+
+@pytest.mark.parametrize(("reader", "topic_filter", "writer", "topic"), MAY_READ)
+def test_reads_what_is_meant_for_it(
+    clients: dict[str, Client], reader: str, topic_filter: str, writer: str, topic: str
+) -> None:
+    payload = token()
+    clients[reader].subscribe(topic_filter)
+    clients[writer].publish(topic, payload)
+    assert clients[reader].until(payload)[-1] == (topic, payload)
+
+
+@pytest.mark.parametrize(("reader", "topic_filter", "writer", "topic"), MAY_NOT_READ)
+def test_reads_nothing_else(
+    clients: dict[str, Client], reader: str, topic_filter: str, writer: str, topic: str
+) -> None:
+    hidden, allowed = token(), token()
+    clients[reader].subscribe(topic_filter)
+    assert clients[writer].publish(topic, hidden, retain=True) in TAKEN
+    clients["auditor"].until(hidden)  # it was published
+    clients[reader].unsubscribe(topic_filter)
+    clients[reader].subscribe(topic_filter)  # nor does it come as a retained message
+    if reader == "aggregator":
+        clients["one"].publish(FARM.state("one"), allowed)
+    else:
+        clients["aggregator"].publish(FARM.verdict(reader), allowed)
+    assert hidden not in [payload for _, payload in clients[reader].until(allowed)]
+    clients[reader].unsubscribe(topic_filter)
+    clients[writer].publish(topic, b"", retain=True)
+
+
+def test_nobody_of_the_fleet_reads_what_the_broker_says_of_itself(
+    clients: dict[str, Client],
+) -> None:
+    for user in ("auditor", "two", "aggregator"):
+        clients[user].subscribe("$SYS/#")
+    for user, writer, topic in (
+        ("auditor", "aggregator", FARM.shared),
+        ("two", "aggregator", FARM.verdict("two")),
+        ("aggregator", "one", FARM.state("one")),
+    ):
+        allowed = token()
+        clients[writer].publish(topic, allowed)
+        heard = [t for t, _ in clients[user].until(allowed) if t.startswith("$SYS/")]
+        assert bool(heard) == (user == "auditor")
+    for user in ("auditor", "two", "aggregator"):
+        clients[user].unsubscribe("$SYS/#")
+
+
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [(None, ""), ("one", "wrong"), ("nobody", "wrong"), ("aggregator", "wrong")],
+    ids=["anonymous", "device", "unknown", "aggregator"],
+)
+def test_nobody_connects_without_the_right_password(
+    broker: Broker, user: str | None, password: str
+) -> None:
+    stranger = Client(broker, user, password)
+    stranger.close()
+    assert stranger.code == NOT_AUTHORISED
+
+
+def test_nobody_is_anonymous_even_where_clients_choose_their_id(tmp_path: Path) -> None:
+    """Two settings refuse the nameless; here the one that also binds client ids is off."""
+    made = provision("farm", [], tmp_path / "farm")
+    settings = made.broker / "mosquitto.conf"
+    text = settings.read_text(encoding="utf-8")
+    assert "use_username_as_clientid true" in text
+    text = text.replace("use_username_as_clientid true", "use_username_as_clientid false")
+    settings.write_text(text, encoding="utf-8")
+    with mosquitto(made.broker) as process:
+        stranger = Client(Broker(made, process.port, process.pid), None)
+        stranger.close()
+    assert stranger.code == NOT_AUTHORISED
+
+
+def test_the_password_of_one_device_does_not_open_another(broker: Broker) -> None:
+    thief = Client(broker, "two", broker.password("one"))
+    thief.close()
+    assert thief.code == NOT_AUTHORISED
+
+
+def test_a_device_cannot_take_the_client_id_of_another(
+    broker: Broker, clients: dict[str, Client]
+) -> None:
+    """Device three says that its client id is `two`; two stays connected and is heard."""
+    three = Client(broker, "three", client_id="two")
+    payload, verdict = token(), token()
+    assert three.publish(FARM.state("three"), payload) in TAKEN
+    clients["auditor"].until(payload)
+    clients["aggregator"].publish(FARM.verdict("two"), verdict)
+    clients["two"].until(verdict)
+    assert clients["two"].losses.empty()
+    three.close()
+
+
+def test_a_will_obeys_the_same_rules(broker: Broker, clients: dict[str, Client]) -> None:
+    """Device three is lost twice: its will for another's topic is dropped, its own is published."""
+    for topic in (FARM.state("two"), FARM.state("three")):
+        Client(broker, "three", will=topic).vanish()
+    wills = [topic for topic, payload in clients["auditor"].until(b"will") if payload == b"will"]
+    assert wills == [FARM.state("three")]
+
+
+def test_a_large_slice_passes_the_limits(broker: Broker, clients: dict[str, Client]) -> None:
+    """θ_shared of 7 MB, in parts, reaches a device that is there and one that was away."""
+    parts = [bytes([index]) * 990_000 for index in range(7)]
+    Client(broker, "three", keeps_session=True).close()
+    away = Client(broker, "three", keeps_session=True)
+    away.subscribe(f"{FARM.reply('three')}/#")
+    away.close()
+    clients["two"].subscribe(f"{FARM.shared}/#")
+    for index, part in enumerate(parts):
+        assert clients["aggregator"].publish(f"{FARM.shared}/{index}", part) in TAKEN
+        assert clients["aggregator"].publish(f"{FARM.reply('three')}/{index}", part) in TAKEN
+    arrived = [payload for _, payload in clients["two"].until(parts[-1]) if len(payload) > 16]
+    assert arrived == parts
+    clients["two"].unsubscribe(f"{FARM.shared}/#")
+    back = Client(broker, "three", keeps_session=True)
+    assert [payload for _, payload in back.until(parts[-1])] == parts
+    back.close()
+
+
+def test_the_broker_says_how_large_a_packet_may_be(broker: Broker) -> None:
+    """Whoever sends more is cut off instead of hearing that all went well."""
+    three = Client(broker, "three")
+    assert three.told.MaximumPacketSize == 2_000_000
+    three.client.publish(FARM.update("three"), b"\0" * 2_000_001, qos=1)
+    three.losses.get(timeout=PATIENCE)
+    three.client.loop_stop()
+    assert three.answers.empty()
+
+
+def test_a_removed_device_is_shut_out_and_others_are_not(broker: Broker) -> None:
+    password = broker.password("leaver")
+    leaver = Client(broker, "leaver", password)
+    assert leaver.code == 0
+    remove(broker.made.folder, "leaver")
+    os.kill(broker.pid, signal.SIGHUP)
+    leaver.losses.get(timeout=PATIENCE)  # it was connected
+    leaver.close()
+    late = Client(broker, "leaver", password)
+    three = Client(broker, "three")
+    late.close()
+    three.close()
+    assert (late.code, three.code) == (NOT_AUTHORISED, 0)
+
+
+def test_a_rotated_password_replaces_the_old_one(broker: Broker) -> None:
+    old = broker.password("changer")
+    rotate(broker.made.folder, "changer")
+    os.kill(broker.pid, signal.SIGHUP)
+    codes = {}
+    for name, password in (("new", broker.password("changer")), ("old", old)):
+        for _ in range(100):  # mosquitto reloads at its next turn
+            client = Client(broker, "changer", password)
+            client.close()
+            codes[name] = client.code
+            if (client.code == 0) == (name == "new"):
+                break
+    assert codes == {"new": 0, "old": NOT_AUTHORISED}

@@ -1,0 +1,1 @@
+"""What a fleet needs to talk in private: certificates, passwords, access rules."""

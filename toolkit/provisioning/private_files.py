@@ -1,0 +1,56 @@
+"""Files for their folder's owner alone, each there in full or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from toolkit.errors import ProvisionError
+
+
+def make_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise ProvisionError(f"{path} is not text.") from error
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Replaces the file at once; mkstemp gives it mode 0600."""
+    data = content.encode() if isinstance(content, str) else content
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchown(descriptor, path.parent.stat().st_uid, -1)  # root may write for mosquitto
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def put(target: Path, files: Mapping[str, bytes]) -> None:
+    """Makes the folder with those files, in the place of an older one; mkdtemp gives mode 0700."""
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    old = draft.with_name(f"{draft.name}.old")
+    try:
+        for name, data in files.items():
+            write(draft / name, data)
+        if target.exists():
+            target.rename(old)
+        draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
