@@ -238,7 +238,7 @@ def provision(
         require_certificate=require_certificate,
     )
     typer.echo(f"{folder}: {_count(made.added, 'added')}, {_count(made.kept, 'as before')}")
-    typer.echo(f"  {made.broker} goes to the broker; its README says how")
+    typer.echo(f"  {made.broker} goes to the broker: `mosquitto -c mosquitto.conf` in that folder")
     for user in made.added:
         typer.echo(f"  {made.credentials(user)} goes to {user}; run.sh in it starts it")
 
