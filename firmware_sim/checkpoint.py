@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from broker.durable import write_file
+from broker.durable import read_sealed, write_sealed
 from broker.slice import Tensors
-from broker.wire import Array, WireError, below, decode, encode
+from broker.wire import Array, WireError, below
 
 FILE = "checkpoint.safetensors"
 FORMAT = 1
-_LIMIT = 2**40  # bytes; the file is our own
 _LEARNER, _BASE, _OUTBOX = "learner/", "base/", "outbox"
 
 
@@ -58,7 +57,7 @@ class Checkpoints:
             _OUTBOX: np.frombuffer(checkpoint.outbox, np.uint8),
         }
         try:
-            write_file(self._path, encode("checkpoint", fields, tensors))
+            write_sealed(self._path, "checkpoint", fields, tensors)
         except OSError as error:
             raise CheckpointError(f"{self._path} cannot be written ({error.strerror}).") from None
 
@@ -66,9 +65,9 @@ class Checkpoints:
         if not self._path.exists():
             return None
         try:
-            envelope = decode(self._path.read_bytes(), limit=_LIMIT)
+            envelope = read_sealed(self._path, "checkpoint")
             fields = envelope.fields
-            if envelope.kind != "checkpoint" or fields["format"] != FORMAT:
+            if fields["format"] != FORMAT:
                 raise CheckpointError(f"{self._path} was written by another version.")
             for what, mine in self._owner.items():
                 if fields[what] != mine:
@@ -83,5 +82,9 @@ class Checkpoints:
                 base=below(_BASE, envelope.tensors),
                 outbox=envelope.tensors[_OUTBOX].tobytes(),
             )
-        except (OSError, WireError, KeyError) as error:
-            raise CheckpointError(f"{self._path} cannot be read ({error}).") from None
+        except OSError as error:
+            raise CheckpointError(f"{self._path} cannot be read ({error.strerror}).") from None
+        except WireError as error:
+            raise CheckpointError(f"{self._path} cannot be read: {error}") from None
+        except KeyError:  # undamaged, and yet not what we write
+            raise CheckpointError(f"{self._path} was written by another version.") from None

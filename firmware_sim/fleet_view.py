@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.messages import AggregatorState, Shared, Verdict, from_bytes
 from broker.topics import Topics
 
-_RUNS = 2  # θ_shared is kept of so many runs until the aggregator says which is its own
+_RUNS = 2  # θ_shared is kept of the aggregator's run and of one that may become it
 
 
 class FleetView:
@@ -47,10 +47,12 @@ class FleetView:
                 self.verdict = verdict
 
     def _take_shared(self, shared: Shared) -> None:
-        if self.aggregator is not None and shared.run != self.aggregator.run:
-            return  # what an older run has left on the broker
+        """Other runs too: a new run's θ_shared may come before the word that there is one."""
         known = self._shared.get(shared.run)
-        if known is None or (shared.round, shared.last) > (known.round, known.last):
-            self._shared[shared.run] = shared
-            while len(self._shared) > _RUNS:
-                self._shared.pop(next(iter(self._shared)))
+        if known is not None and (shared.round, shared.last) <= (known.round, known.last):
+            return
+        self._shared[shared.run] = shared
+        own = self.aggregator.run if self.aggregator else None
+        others = [run for run in self._shared if run != own]
+        if len(self._shared) > _RUNS:
+            del self._shared[others[0]]

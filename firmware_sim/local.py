@@ -11,46 +11,32 @@ import argparse
 import json
 import statistics
 import sys
-import zipfile
-import zlib
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
 from firmware_sim.bundle import BundleError, open_bundle
 from firmware_sim.measure import peak_memory_bytes
-from firmware_sim.runtime import RUNTIMES, Array, Model, RuntimeUnavailable, WrongInput
-from firmware_sim.supervised import evaluate, train
+from firmware_sim.runtime import RUNTIMES, Model, RuntimeUnavailable, WrongInput
+from firmware_sim.supervised import Batches, evaluate, train
+from firmware_sim.tasks import TaskError
+from firmware_sim.tasks.arrays import read_examples
 
 
 def learn(bundle_folder: Path, data: Path, *, steps: int, runtime: str | None) -> dict[str, object]:
     bundle = open_bundle(bundle_folder)
-    x_train, y_train, x_test, y_test = read_arrays(data, "x_train", "y_train", "x_test", "y_test")
+    examples = read_examples(data)
     model = Model(bundle.model, runtime=runtime, threads=bundle.manifest["profile"]["threads"])
-    before = evaluate(model, x_test, y_test)
-    taken = list(train(model, x_train, y_train, steps=steps, seed=0))
+    before = evaluate(model, examples.x_test, examples.y_test)
+    batches = Batches(len(examples.x_train), model.inputs("train")["x"].shape[0], seed=0)
+    taken = list(train(model, examples.x_train, examples.y_train, batches, steps=steps))
     return {
         "runtime": model.runtime,
         "steps": steps,
         "step_seconds": statistics.median(step.seconds for step in taken),
         "before": asdict(before),
-        "after": asdict(evaluate(model, x_test, y_test)),
+        "after": asdict(evaluate(model, examples.x_test, examples.y_test)),
         "peak_bytes": peak_memory_bytes(),
     }
-
-
-def read_arrays(file: Path, *names: str) -> list[Array]:
-    try:
-        with file.open("rb") as opened:
-            arrays = np.load(opened, allow_pickle=False)
-            return [arrays[name] for name in names]
-    except KeyError:
-        raise WrongInput(f"{file} must hold the arrays {', '.join(names)}.") from None
-    except OSError as error:
-        raise WrongInput(f"{file} cannot be read ({error.strerror or error}).") from None
-    except (ValueError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise WrongInput(f"{file} cannot be read as .npz ({error}).") from None
 
 
 def main() -> None:
@@ -66,7 +52,7 @@ def main() -> None:
         parser.error("--steps must be at least 1")
     try:
         report = learn(args.bundle, args.data, steps=args.steps, runtime=args.runtime)
-    except (BundleError, RuntimeUnavailable, WrongInput) as error:
+    except (BundleError, RuntimeUnavailable, TaskError, WrongInput) as error:
         sys.exit(f"error: {error}")
     print(json.dumps(report))
 

@@ -71,23 +71,29 @@ class Rounds:
         return checkpoint
 
     def train(self, *, run: str, round: int, exchange: str, base: Tensors, done: int = 0) -> float:
-        """The mean loss over what was left of the round after `done` steps."""
+        """The mean loss over what was left of the round after `done` steps.
+
+        At least one step is taken, also if the plan has become shorter than what is done.
+        """
         begin = saved = self._clock()
         total, first = 0.0, done
-        for loss in self.learner.train(self.plan.steps - done, exchange):
+        steps = max(done + 1, self.plan.steps)
+        for loss in self.learner.train(steps - done, exchange):
             done += 1
             total += loss
             if not math.isfinite(loss):
                 raise Diverged(
                     f"the loss is {loss} in step {done} of round {round}; lower the learning rate."
                 )
-            self._log.progress(f"round {round}  step {done}/{self.plan.steps}  loss {loss:.4f}")
+            self._log.progress(f"round {round}  step {done}/{steps}  loss {loss:.4f}")
             now = self._clock()
-            if self._stopping or now - saved > self.plan.checkpoint_seconds:
+            # After its last step the round is whole, and whoever asked for it saves it as such.
+            due = self._stopping or now - saved > self.plan.checkpoint_seconds
+            if due and done < steps:
                 self.save(run=run, round=round, done=done, base=base)
                 self.check_stop()
                 saved = now
-        taken = max(1, done - first)
+        taken = done - first
         mean = total / taken
         seconds = self._clock() - begin
         self._log.event("trained", round=round, steps=taken, loss=mean, seconds=round_(seconds))

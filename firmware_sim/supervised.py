@@ -27,18 +27,49 @@ class Step:
     seconds: float
 
 
-def train(model: Model, x: Array, y: Array, *, steps: int, seed: int) -> Iterator[Step]:
-    """`steps` mini-batches drawn at random, each example at most once per pass over the data."""
+class Batches:
+    """Mini-batches of example numbers without end, each number once per pass over them.
+
+    The order of a pass follows from (seed, epoch), so seed, epoch and position are all its state.
+    A batch runs on into the next pass, or over several if there are fewer examples than it holds.
+    """
+
+    def __init__(
+        self, count: int, size: int, *, seed: int, epoch: int = 0, position: int = 0
+    ) -> None:
+        if count < 1:
+            raise WrongInput("there are no examples to train on.")
+        self.count = count
+        self.size = size
+        self.seed = seed
+        self.epoch = epoch
+        self.position = position  # how many of this pass are drawn
+        self._order = self._order_of_pass()
+
+    def next(self) -> Array:
+        drawn = self._order[self.position : self.position + self.size]
+        self.position += len(drawn)
+        while len(drawn) < self.size:
+            self.epoch += 1
+            self._order = self._order_of_pass()
+            more = self._order[: self.size - len(drawn)]
+            self.position = len(more)
+            drawn = np.concatenate([drawn, more])
+        return drawn
+
+    def _order_of_pass(self) -> Array:
+        return np.random.default_rng((self.seed, self.epoch)).permutation(self.count)
+
+
+def train(
+    model: Model, x: Array, y: Array, batches: Batches, *, steps: int, signature: str = "train"
+) -> Iterator[Step]:
+    """The next `steps` mini-batches, through a signature that learns from one."""
     _check_examples(x, y)
-    rng = np.random.default_rng(seed)
-    size = model.inputs("train")["x"].shape[0]
-    order = np.empty(0, np.int64)
     for _ in range(steps):
-        while len(order) < size:
-            order = np.concatenate([order, rng.permutation(len(x))])
-        batch, order = order[:size], order[size:]
+        batch = batches.next()
         begin = time.perf_counter()
-        loss = model.call("train", x=x[batch], y=y[batch])["loss"]
+        loss = model.call(signature, x=x[batch], y=y[batch])["loss"]
         yield Step(float(loss), time.perf_counter() - begin)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from firmware_sim.tasks.digits import digit_images as digit_images  # also for the demo
+from firmware_sim.tasks.digits import digit_images
 from toolkit.branch import Branch
 from toolkit.errors import ModelError
 from toolkit.export.bundle import Calibration

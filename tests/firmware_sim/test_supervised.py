@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import pytest
 
 from firmware_sim import local
 from firmware_sim.bundle import Bundle
-from firmware_sim.runtime import Model, TensorSpec, WrongInput
-from firmware_sim.supervised import Score, evaluate, train
-from toolkit.calibration import digit_images
+from firmware_sim.runtime import Model, WrongInput
+from firmware_sim.supervised import Batches, Score, evaluate, train
+from firmware_sim.tasks.digits import digit_images
 
-Data = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]
+Data = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 @pytest.fixture(scope="module")
@@ -33,52 +32,71 @@ def model(digits_bundle: Bundle) -> Model:
 class Recorder:
     """Stands for a model, and keeps what it is asked to train on."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.seen: list[tuple[list[int], list[int]]] = []
-
-    def inputs(self, signature: str) -> Mapping[str, TensorSpec]:
-        assert signature == "train"
-        return {"x": TensorSpec((self.size, 1), np.dtype(np.uint8))}
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, list[int], list[int]]] = []
 
     def call(self, signature: str, /, *, x: Any, y: Any) -> dict[str, Any]:
-        self.seen.append((x[:, 0].tolist(), y.tolist()))
+        self.seen.append((signature, x[:, 0].tolist(), y.tolist()))
         return {"loss": np.float32(len(self.seen))}
 
 
 # --- training ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("count", "size"), [(10, 4), (12, 4), (5, 5), (3, 8)])
-def test_each_pass_sees_each_example_once(count: int, size: int):
-    recorder = Recorder(size)
-    x, y = np.arange(count, dtype=np.uint8)[:, None], np.arange(count, dtype=np.int32) + 100
-    steps = 3 * count  # `size` passes, thrice
-    taken = list(train(recorder, x, y, steps=steps, seed=0))  # type: ignore[arg-type]
-    assert [step.loss for step in taken] == list(range(1, steps + 1))
-    assert all(step.seconds >= 0 for step in taken)
-    drawn = [i for batch, _ in recorder.seen for i in batch]
-    assert len(drawn) == steps * size
+@pytest.mark.parametrize(("count", "size"), [(10, 4), (12, 4), (5, 5), (3, 8), (1, 3)])
+def test_each_pass_draws_each_example_once(count: int, size: int):
+    batches = Batches(count, size, seed=0)
+    drawn: list[int] = []
+    for _ in range(3 * count):  # `size` passes, thrice
+        assert divmod(len(drawn), count) in (
+            (batches.epoch, batches.position),
+            (batches.epoch + 1, batches.position - count),  # a pass may be just over
+        )
+        drawn += batches.next().tolist()
+    assert len(drawn) == 3 * count * size
     passes = [drawn[start : start + count] for start in range(0, len(drawn), count)]
     assert [sorted(one) for one in passes] == [list(range(count))] * (3 * size)
-    assert len({tuple(one) for one in passes}) > 1, "every pass has an order of its own"
-    assert all([i + 100 for i in batch] == labels for batch, labels in recorder.seen)
+    assert count == 1 or len({tuple(one) for one in passes}) > 1, "every pass has its own order"
+
+
+@pytest.mark.parametrize("taken", range(9))
+def test_batches_go_on_from_seed_epoch_and_position(taken: int):
+    batches = Batches(10, 4, seed=7)
+    for _ in range(taken):
+        batches.next()
+    again = Batches(10, 4, seed=7, epoch=batches.epoch, position=batches.position)
+    for _ in range(6):
+        assert again.next().tolist() == batches.next().tolist()
 
 
 def test_the_seed_decides_the_order():
-    orders = []
-    for seed in (0, 0, 1):
-        recorder = Recorder(4)
-        x, y = np.arange(20, dtype=np.uint8)[:, None], np.zeros(20, np.int32)
-        list(train(recorder, x, y, steps=5, seed=seed))  # type: ignore[arg-type]
-        orders.append(recorder.seen)
+    orders = [[Batches(20, 4, seed=seed).next().tolist() for _ in range(5)] for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
+
+
+def test_no_examples_make_no_batches():
+    with pytest.raises(WrongInput, match=r"^there are no examples to train on\.$"):
+        Batches(0, 4, seed=0)
+
+
+def test_training_passes_each_batch_with_its_labels():
+    recorder = Recorder()
+    x, y = np.arange(10, dtype=np.uint8)[:, None], np.arange(10, dtype=np.int32) + 100
+    steps = train(recorder, x, y, Batches(10, 4, seed=3), steps=7, signature="accumulate")  # type: ignore[arg-type]
+    taken = list(steps)
+    assert [step.loss for step in taken] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(step.seconds >= 0 for step in taken)
+    expected = Batches(10, 4, seed=3)
+    for signature, examples, labels in recorder.seen:
+        assert (signature, examples) == ("accumulate", expected.next().tolist())
+        assert labels == [i + 100 for i in examples]
 
 
 def test_training_learns_digits(model: Model, digits: Data):
     x, y = digits
     before = evaluate(model, x[1500:], y[1500:])
-    losses = [step.loss for step in train(model, x[:1500], y[:1500], steps=200, seed=0)]
+    batches = Batches(1500, 32, seed=0)
+    losses = [step.loss for step in train(model, x[:1500], y[:1500], batches, steps=200)]
     after = evaluate(model, x[1500:], y[1500:])
     assert np.mean(losses[:10]) == pytest.approx(np.log(10), rel=0.2)  # it knows nothing yet
     assert np.mean(losses[-10:]) < 0.4 * np.mean(losses[:10])
@@ -118,7 +136,7 @@ def test_examples_that_do_not_match_their_labels_are_refused(model: Model, digit
     ):
         for call in (
             lambda x=images, y=labels: evaluate(model, x, y),
-            lambda x=images, y=labels: next(train(model, x, y, steps=1, seed=0)),
+            lambda x=images, y=labels: next(train(model, x, y, Batches(5, 32, seed=0), steps=1)),
         ):
             with pytest.raises(WrongInput) as caught:
                 call()

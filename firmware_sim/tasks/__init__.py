@@ -1,0 +1,54 @@
+"""What a device can train on; `make_task` is the only way in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firmware_sim.bundle import Bundle
+from firmware_sim.tasks import cifar10, digits
+from firmware_sim.tasks.arrays import read_examples
+from firmware_sim.tasks.atari import AtariTask
+from firmware_sim.tasks.labelled import LabelledTask, check_examples, check_kind, own_share
+from firmware_sim.tasks.task import Task, TaskError, TaskOptions
+
+__all__ = ["TASKS", "Task", "TaskError", "TaskOptions", "make_task"]
+
+TASKS = ("digits", "npz", "cifar10", "atari")
+
+
+def make_task(name: str, bundle: Bundle, options: TaskOptions) -> Task:
+    """The named task for a bundle; what does not fit together is refused before data are read."""
+    match name:
+        case "digits":
+            _no_data(name, options)
+            x = check_kind(name, bundle, digits.EXAMPLE)
+            source, examples = "the package", digits.read_digits()
+        case "npz":
+            x = check_kind(name, bundle)
+            data = _data(name, options, "a .npz file with x_train, y_train, x_test and y_test")
+            source, examples = str(data), read_examples(data)
+        case "cifar10":
+            x = check_kind(name, bundle, cifar10.EXAMPLE)
+            data = _data(name, options, "the folder with CIFAR-10's batches")
+            source, examples = str(data), cifar10.read_cifar10(data)
+        case "atari":
+            _no_data(name, options)
+            if options.share != (0, 1):
+                raise TaskError("the task atari has no examples to take a share of.")
+            return AtariTask(bundle, options)
+        case _:
+            raise TaskError(f"there is no task {name!r}; there are {', '.join(TASKS)}.")
+    check_examples(source, examples, x)
+    own = own_share(examples, options.share)
+    return LabelledTask(own, batch=x.shape[0], seed=options.seed)
+
+
+def _data(name: str, options: TaskOptions, what: str) -> Path:
+    if options.data is None:
+        raise TaskError(f"the task {name} needs data: {what}.")
+    return options.data
+
+
+def _no_data(name: str, options: TaskOptions) -> None:
+    if options.data is not None:
+        raise TaskError(f"the task {name} brings its own data and takes no {options.data}.")

@@ -1,0 +1,27 @@
+"""8×8 handwritten digits: 1,797 real images, small enough to come with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from firmware_sim.runtime import Array, TensorSpec
+from firmware_sim.tasks.arrays import read_arrays
+from firmware_sim.tasks.labelled import Examples
+
+FILE = Path(__file__).parents[1] / "data" / "digits.npz"
+EXAMPLE = TensorSpec((8, 8, 1), np.dtype(np.uint8))
+TEST_SHARE = 5  # every fifth digit is kept for the test
+
+
+def digit_images() -> tuple[Array, Array]:
+    """All of them: uint8 [n, 8, 8, 1] with values 0 … 16, and int32 labels."""
+    images, labels = read_arrays(FILE, "images", "labels")
+    return images, labels
+
+
+def read_digits() -> Examples:
+    images, labels = digit_images()
+    test = np.arange(len(images)) % TEST_SHARE == 0
+    return Examples(images[~test], labels[~test], images[test], labels[test])

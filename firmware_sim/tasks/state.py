@@ -1,0 +1,41 @@
+"""What a task remembers, as plain arrays: a digest of its data, and a few counters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from firmware_sim.runtime import Array
+from firmware_sim.tasks.task import TaskError
+
+
+def digest(*parts: Array) -> bytes:
+    """sha256 over shapes, types and values."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(f"{part.dtype}{part.shape}".encode())
+        found.update(np.ascontiguousarray(part).data)
+    return found.digest()
+
+
+def pack(data: bytes, **counters: int) -> dict[str, Array]:
+    """Arrays that any tensor format can hold."""
+    numbers = {name: np.array(value, np.int64) for name, value in counters.items()}
+    return {"data": np.frombuffer(data, np.uint8).copy(), **numbers}
+
+
+def unpack(state: Mapping[str, Array], data: bytes, *counters: str) -> list[int]:
+    """The counters of a state that was packed for the same data."""
+    if state.keys() != {"data", *counters}:
+        raise TaskError(f"a state of this task holds data, {', '.join(counters)}, and no more.")
+    if state["data"].tobytes() != data:
+        raise TaskError("the state was saved with other data than the task has now.")
+    return [_counter(name, state[name]) for name in counters]
+
+
+def _counter(name: str, value: Array) -> int:
+    if value.shape != () or value.dtype != np.int64 or value < 0:
+        raise TaskError(f"{name} in the state of a task is a single int64, 0 or more.")
+    return int(value)

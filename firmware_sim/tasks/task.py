@@ -1,0 +1,101 @@
+"""The contract between the device agent and what it trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from firmware_sim.bundle import Bundle
+from firmware_sim.runtime import Array, Model, TensorSpec
+
+# What is exchanged decides which signature takes a mini-batch.
+SIGNATURES = {"delta": "train", "gradient": "accumulate"}
+
+
+class TaskError(Exception):
+    """A task cannot be made, restored or trained as asked; the text is one sentence."""
+
+
+class Task(Protocol):
+    """Local data, and how a model trains and is judged on them."""
+
+    @property
+    def samples(self) -> int:
+        """|D_k|: how much local data the device holds; merging may weigh by it."""
+
+    def train(self, model: Model, steps: int, exchange: str) -> Iterator[float]:
+        """The losses of `steps` mini-batches; stopping early leaves the task between two."""
+
+    def evaluate(self, model: Model) -> dict[str, float]:
+        """What the model is worth on the task's test set, or in a game; training is untouched."""
+
+    def state(self) -> dict[str, Array]:
+        """All that `restore` needs to go on; the model's own state is `get_state`.
+
+        Together they continue bit for bit, unless the branch has dropout: the runtime keeps its
+        random numbers to itself, and begins them anew with every loaded model.
+        """
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Goes on where `state` was taken; a state of other data is refused."""
+
+    def synchronised(self, model: Model) -> None:
+        """To be called whenever the model was given a new θ_shared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """What a user may say about a task; each task reads the part that concerns it."""
+
+    data: Path | None = None  # npz: a file; cifar10: a folder
+    share: tuple[float, float] = (0.0, 1.0)  # from where to where of the training set
+    seed: int = 0
+    game: str = "breakout"
+    # 7,056 bytes each: 67 MiB (the paper: 100,000 on weak devices, 1,000,000 on powerful ones).
+    replay_frames: int = 10_000
+    warm_up_steps: int = 1_000  # played before the first mini-batch (the paper: 50,000)
+    test_frames: int = 18_000  # most of one test episode: five minutes of play at 60 Hz
+
+    def __post_init__(self) -> None:
+        start, stop = self.share
+        if not 0 <= start < stop <= 1:
+            raise TaskError(
+                f"the share {start}:{stop} must run upwards between 0 and 1, as 0:0.2 does."
+            )
+        if not 0 <= self.seed < 2**63:
+            raise TaskError(f"the seed {self.seed} is not between 0 and 2⁶³ - 1.")
+        if self.warm_up_steps < 1 or self.test_frames < 1:
+            raise TaskError("the warm-up and the test episode must be at least 1 long.")
+        # Every episode stores one frame more than it has steps, so half of them may be no steps.
+        if self.replay_frames < 2 * self.warm_up_steps:
+            raise TaskError(
+                f"a warm-up of {self.warm_up_steps} steps needs a replay of at least "
+                f"{2 * self.warm_up_steps} frames, not {self.replay_frames}."
+            )
+
+
+def signature_for(exchange: str) -> str:
+    try:
+        return SIGNATURES[exchange]
+    except KeyError:
+        raise TaskError(
+            f"there is no exchange {exchange!r}; there are {' and '.join(SIGNATURES)}."
+        ) from None
+
+
+def training_inputs(bundle: Bundle) -> dict[str, TensorSpec]:
+    """What the bundle's `train` takes, as its manifest says."""
+    try:
+        inputs = bundle.manifest["signatures"]["train"]["inputs"]
+        return {
+            name: TensorSpec(tuple(int(n) for n in shape), np.dtype(dtype))
+            for name, (dtype, shape) in inputs.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise TaskError(
+            f"the manifest of {bundle.folder} does not say what its training takes."
+        ) from None
