@@ -81,13 +81,13 @@ class Outbox:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._added = -1  # the newest packet's number
-        self._flushed = -1  # and the newest one's at the last flush
         self._waiting: deque[Outgoing] = deque()
         self._on_the_wire: dict[int, Outgoing] = {}  # by number, oldest first
         self._bytes = 0
         self._wire_bytes = 0
         self._losses = (-1, 0)  # the oldest packet on the wire when links broke, and how many broke
-        self._last_drop = -1  # number
+        self._suspected = -1  # up to this number, one at a time: one of them may break links
+        self._dropped_since_flush = False
         self._closed = False
         self._changed = threading.Condition()
         self.dropped = 0
@@ -95,16 +95,15 @@ class Outbox:
     def add(self, topic: str, payload: bytes, *, retain: bool) -> None:
         with self._changed:
             self._added += 1
-            item = Outgoing(self._added, topic, payload, retain)
             if (
                 self._closed
                 or len(self._waiting) + len(self._on_the_wire) >= self._limits.outbox_packets
                 or self._bytes + len(payload) > self._limits.outbox_bytes
                 or packet_bytes(topic, len(payload)) > LARGEST_PACKET
             ):
-                self._note_drop(item)
+                self._note_drop()
                 return
-            self._waiting.append(item)
+            self._waiting.append(Outgoing(self._added, topic, payload, retain))
             self._bytes += len(payload)
 
     def take(self, window: int, max_packet_bytes: int | None) -> Outgoing | None:
@@ -120,8 +119,9 @@ class Outbox:
                 if packet_bytes(item.topic, size) > (max_packet_bytes or LARGEST_PACKET):
                     self._drop_oldest_waiting()
                     continue
+                allowed = 1 if self._oldest() <= self._suspected else window
                 if self._on_the_wire and (
-                    len(self._on_the_wire) >= window or self._wire_bytes + size > WINDOW_BYTES
+                    len(self._on_the_wire) >= allowed or self._wire_bytes + size > WINDOW_BYTES
                 ):
                     return None
                 self._on_the_wire[item.number] = self._waiting.popleft()
@@ -135,18 +135,19 @@ class Outbox:
                 self._wire_bytes -= len(item.payload)
                 self._bytes -= len(item.payload)
                 if refused:
-                    self._note_drop(item)
+                    self._note_drop()
                 self._changed.notify_all()
 
     def link_lost(self) -> None:
         """Puts what was on the wire back in front.
 
-        A packet that was the oldest there each time the link broke is probably what breaks it (a
-        broker that tells no limit closes the link on a packet that is too large), so it is dropped.
+        A broker that tells no limit hangs up on a packet that is too large, again and again. So
+        these packets then go one at a time, and one that every link broke on is dropped.
         """
         with self._changed:
             if not self._on_the_wire:
                 return
+            self._suspected = max(self._suspected, *self._on_the_wire)
             oldest, (suspect, losses) = min(self._on_the_wire), self._losses
             self._losses = (oldest, losses + 1 if oldest == suspect else 1)
             self._waiting.extendleft(reversed(self._on_the_wire.values()))
@@ -161,10 +162,11 @@ class Outbox:
         It is not, if something was dropped since the last flush.
         """
         with self._changed:
-            first, last = min(self._flushed + 1, self._oldest()), self._added
+            last = self._added
             self._changed.wait_for(lambda: self._closed or self._oldest() > last, timeout)
-            self._flushed = last
-            return self._oldest() > last and not first <= self._last_drop <= last
+            complete = self._oldest() > last and not self._dropped_since_flush
+            self._dropped_since_flush = False
+            return complete
 
     def close(self) -> None:
         with self._changed:
@@ -178,9 +180,9 @@ class Outbox:
     def _drop_oldest_waiting(self) -> None:
         item = self._waiting.popleft()
         self._bytes -= len(item.payload)
-        self._note_drop(item)
+        self._note_drop()
         self._changed.notify_all()
 
-    def _note_drop(self, item: Outgoing) -> None:
+    def _note_drop(self) -> None:
         self.dropped += 1
-        self._last_drop = item.number
+        self._dropped_since_flush = True

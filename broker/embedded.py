@@ -19,15 +19,18 @@ from typing import Any, TypeVar
 from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter  # type: ignore[import-untyped]
 from amqtt.broker import Broker  # type: ignore[import-untyped]
 from amqtt.mqtt.constants import QOS_0  # type: ignore[import-untyped]
+from amqtt.mqtt.protocol.broker_handler import (  # type: ignore[import-untyped]
+    BrokerProtocolHandler,
+)
 from amqtt.plugins.base import BaseAuthPlugin  # type: ignore[import-untyped]
 from amqtt.session import Session  # type: ignore[import-untyped]
 
 from broker.transport import Address, TransportError
 
+T = TypeVar("T")
 _WRONG_VERSION = b"\x20\x02\x00\x01"  # CONNACK: "unacceptable protocol version"
 _MQTT_3_1_1 = 4
-T = TypeVar("T")
-_LEVEL_AT = 6  # the version's place in a CONNECT after its two headers: 2 length, 4 "MQTT", 1 level
+_UP_TO_LEVEL = 2 + 4 + 1  # bytes after the fixed header: a length, "MQTT", the protocol level
 
 
 class EveryoneIsSomebody(BaseAuthPlugin):  # type: ignore[misc]
@@ -38,7 +41,7 @@ class EveryoneIsSomebody(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class _Broker(Broker):  # type: ignore[misc]
-    """amqtt, with two of its faults put right."""
+    """amqtt, with three of its faults put right."""
 
     async def stream_connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
@@ -46,15 +49,19 @@ class _Broker(Broker):  # type: ignore[misc]
         """Refuses MQTT 5 with an answer; amqtt misreads its CONNECT and waits for ever."""
         try:
             start = await _start_of_connect(reader)
+            if start[-1] == _MQTT_3_1_1:
+                adapter = _ReaderAfter(start, reader)
+                await self._client_connected(listener_name, adapter, StreamWriterAdapter(writer))
+            else:
+                writer.write(_WRONG_VERSION)
         except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-            return
-        if len(start) > _LEVEL_AT and start[-1] != _MQTT_3_1_1:
-            writer.write(_WRONG_VERSION)
-            writer.close()
-            return
-        adapter = _ReaderAfter(start, reader)
-        await self._client_connected(listener_name, adapter, StreamWriterAdapter(writer))
+            pass  # gone before it said who it is
+        except asyncio.CancelledError:
+            writer.transport.abort()  # the broker stops, and asyncio would log a raised one
+        finally:
+            writer.close()  # which amqtt forgets now and then
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
 
     async def _publish_retained_messages_for_subscription(
         self, subscription: tuple[str, int], session: Session
@@ -68,6 +75,21 @@ class _Broker(Broker):  # type: ignore[misc]
         holders = {holder.client_id: held for holder, held in self.subscriptions.get(name, [])}
         if qos != QOS_0 or holders.get(session.client_id) == QOS_0:
             await super()._publish_retained_messages_for_subscription(subscription, session)
+
+    # When a client connects while its old connection still stands, amqtt ends the old one and then
+    # takes the client for disconnected: before it has served the new one, or some time after.
+
+    async def _publish_session_retained_messages(self, session: Session) -> None:
+        if not session.transitions.is_connected():
+            session.transitions.connect()
+        await super()._publish_session_retained_messages(session)
+
+    async def _handle_disconnect(
+        self, session: Session, handler: BrokerProtocolHandler, waiter: asyncio.Future[Any]
+    ) -> None:
+        await super()._handle_disconnect(session, handler, waiter)
+        if self._get_handler(session) not in (None, handler):
+            session.transitions.connect()
 
     def port(self) -> int:
         """Where it listens, also if that was left to the system."""
@@ -91,11 +113,11 @@ class _ReaderAfter(StreamReaderAdapter):  # type: ignore[misc]
 
 
 async def _start_of_connect(reader: asyncio.StreamReader) -> bytes:
-    """The first packet's two headers up to the protocol level; less if it is no CONNECT."""
+    """The first packet up to where a CONNECT has its protocol level."""
     start = await reader.readexactly(2)
     while start[-1] & 0x80 and len(start) < 5:  # the packet's length takes one to four bytes
         start += await reader.readexactly(1)
-    return start + await reader.readexactly(_LEVEL_AT + 1)
+    return start + await reader.readexactly(_UP_TO_LEVEL)
 
 
 class EmbeddedBroker:

@@ -20,6 +20,7 @@ from broker.transport import (
     Limits,
     Packet,
     Will,
+    check_filters,
     check_topic,
     matches,
 )
@@ -135,7 +136,7 @@ class MemoryTransport:
         self.sent_bytes = 0
         self._broker = broker
         self._lock = broker._lock
-        self._subscriptions = tuple(subscriptions)
+        self._subscriptions = check_filters(subscriptions)
         self._will = will
         limits = limits or Limits()
         self._inbox = Inbox(limits)

@@ -27,13 +27,14 @@ from broker.transport import (
     Limits,
     TransportError,
     Will,
+    check_filters,
     check_topic,
     login,
 )
 
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 15.0
-STABLE_S = 10.0  # a link that lived so long starts the delays from the first again
+STABLE_S = 30.0  # a link that lived so long starts the delays from the first again
 ANSWER_S = 5.0  # what a broker may take to answer at first; some ignore MQTT 5 in silence
 
 
@@ -64,7 +65,7 @@ class MqttTransport:
         self._login = Login(
             address,
             client_id,
-            tuple(subscriptions),
+            check_filters(subscriptions),
             will,
             user,
             password,

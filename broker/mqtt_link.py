@@ -121,7 +121,8 @@ class Link:
                 address.host, address.port, KEEPALIVE_S, clean_start=clean, properties=properties
             )
         except OSError as error:
-            self.ended = explain(error, address)
+            hint = ", as a port does that knows no mqtts://" if address.tls else ""
+            self.ended = explain(error, address, hint)
             return
         self.opened = True
         deadline = time.monotonic() + patience
@@ -209,12 +210,10 @@ class Link:
 
     def _lost(self) -> None:
         if self.ended is None:
-            failure = self._paho.failure
-            if failure is not None:
-                self.ended = explain(failure, self._login.address)
-            else:
-                what = "closed the connection" if self.answered else "hung up without an answer"
-                self.ended = Disconnected(f"{self._login.address} {what}.", final=False)
+            address = self._login.address
+            plain = not self.answered and not address.tls
+            hint = ", as a port does that wants mqtts://" if plain else ""
+            self.ended = explain(self._paho.failure, address, hint)
 
     # Called by paho, in the thread that runs the loop.
 
@@ -297,9 +296,14 @@ class Link:
                     pass
 
 
-def explain(error: OSError, address: Address) -> Disconnected:
-    """Why a connection could not be made or kept, and whether trying again can help."""
+def explain(error: OSError | None, address: Address, hint: str) -> Disconnected:
+    """Why a connection could not be made or kept, and whether trying again can help.
+
+    None is an ordinary end of the stream; `hint` is what a hang-up may mean at this moment.
+    """
     match error:
+        case None | ssl.SSLEOFError() | ConnectionResetError() | BrokenPipeError():
+            return Disconnected(f"{address} hung up{hint}.", final=False)
         case ssl.SSLCertVerificationError():
             what = error.verify_message.rstrip(".")
             return Disconnected(f"the certificate of {address} is refused: {what}.", final=True)

@@ -7,6 +7,7 @@ A payload is one MQTT packet: larger messages are split above this layer. Two tr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -115,6 +116,16 @@ def check_topic(topic: str) -> None:
     """Raises ValueError for a topic that nobody can publish on."""
     if not topic or set(topic) & set("+#\0") or len(topic.encode()) > _LONGEST_TEXT:
         raise ValueError(f"nothing can be published on topic {topic[:80]!r}.")
+
+
+def check_filters(filters: Sequence[str]) -> tuple[str, ...]:
+    """The filters, or ValueError for one that MQTT does not know."""
+    for name in filters:
+        *before, last = name.split("/")
+        wild = [level for level in (*before, last) if {*level} & {*"+#\0"}]
+        if not name or "#" in before or not {*wild} <= {"+", "#"}:
+            raise ValueError(f"nothing can be subscribed to with the filter {name[:80]!r}.")
+    return tuple(filters)
 
 
 def packet_bytes(topic: str, payload_bytes: int) -> int:

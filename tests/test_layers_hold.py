@@ -65,12 +65,18 @@ def test_profiles_load_nothing_else_of_ours():
 
 def test_the_broker_and_the_device_never_load_tensorflow():
     names = [*modules("broker"), *modules("firmware_sim")]
-    assert {"broker.slice", "firmware_sim.runtime", "firmware_sim.local"} <= set(names)
+    assert {"broker.slice", "firmware_sim.runtime", "firmware_sim.device"} <= set(names)
     loaded = loaded_by(*names)
     assert loaded & HEAVY == set()
     assert "toolkit" not in loaded
     # A runtime is loaded with a model and not before: the two cannot live in one process.
     assert loaded & {"ai_edge_litert", "tflite_runtime"} == set()
+
+
+def test_a_device_needs_little():
+    """numpy, a runtime, paho-mqtt and safetensors; no ONNX, no asyncio broker, no drawing."""
+    loaded = loaded_by("firmware_sim.device")
+    assert loaded & {"onnx", "amqtt", "cryptography", "matplotlib", "rich", "typer"} == set()
 
 
 def test_the_command_line_starts_without_tensorflow():

@@ -1,16 +1,11 @@
 """Training and evaluating a bundle batch by batch equals what one computes plainly."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from firmware_sim import local
 from firmware_sim.bundle import Bundle
 from firmware_sim.runtime import Model, WrongInput
 from firmware_sim.supervised import Batches, Score, evaluate, train
@@ -141,110 +136,3 @@ def test_examples_that_do_not_match_their_labels_are_refused(model: Model, digit
             with pytest.raises(WrongInput) as caught:
                 call()
             assert str(caught.value) == sentence
-
-
-# --- python -m firmware_sim.local ----------------------------------------------------------------
-
-
-def write(file: Path, data: Data, **changes: Any) -> Path:
-    x, y = data
-    arrays = {"x_train": x[:300], "y_train": y[:300], "x_test": x[300:350], "y_test": y[300:350]}
-    np.savez(file, **{k: v for k, v in (arrays | changes).items() if v is not None})
-    return file
-
-
-def run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
-) -> str:
-    """The sentence that it ends with, or the report that it prints."""
-    monkeypatch.setattr(sys, "argv", ["local", *map(str, arguments)])
-    try:
-        local.main()
-    except SystemExit as stop:
-        assert isinstance(stop.code, str)  # which Python prints to stderr, and ends with 1
-        return stop.code
-    return capsys.readouterr().out
-
-
-def test_a_bundle_learns_on_its_own_data(
-    digits_bundle: Bundle,
-    digits: Data,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
-    data = write(tmp_path / "digits.npz", digits)
-    arguments = ("--bundle", digits_bundle.folder, "--data", data, "--steps", 60)
-    report = json.loads(run(monkeypatch, capsys, *arguments))
-    assert (report["runtime"], report["steps"]) == ("ai-edge-litert", 60)
-    assert report["after"]["loss"] < 0.9 * report["before"]["loss"]
-    assert 0 < report["step_seconds"] < 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"y_test": None}, "error: {data} must hold the arrays x_train, y_train, x_test, y_test."),
-        ({"x_test": np.zeros((0, 8, 8, 1), np.uint8)},
-         "error: examples [0, 8, 8, 1] and labels [50] do not match."),
-        ({"x_train": np.zeros((300, 8, 8, 1))},
-         "error: train takes x as uint8[32, 8, 8, 1], not float64[32, 8, 8, 1]."),
-        ({"x_train": np.array([None])}, "error: {data} cannot be read as .npz (Object arrays "),
-    ],
-    ids=["an array is missing", "no examples", "other type", "objects"],
-)  # fmt: skip
-def test_bad_data_are_refused(
-    digits_bundle: Bundle,
-    digits: Data,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, Any],
-    sentence: str,
-):
-    data = write(tmp_path / "digits.npz", digits, **changes)
-    said = run(monkeypatch, capsys, "--bundle", digits_bundle.folder, "--data", data, "--steps", 1)
-    assert said.startswith(sentence.format(data=data))
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (None, " (No such file or directory)."),
-        (b"", " as .npz (No data left in file)."),
-        (b"PK\x03\x04", " as .npz (File is not a zip file)."),
-        (b"hello", " as .npz (Cannot load file containing pickled data when allow_pickle=False)."),
-    ],
-    ids=["missing", "empty", "no zip", "text"],
-)
-def test_a_data_file_that_cannot_be_read_is_refused(
-    digits_bundle: Bundle,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    content: bytes | None,
-    why: str,
-):
-    data = tmp_path / "digits.npz"
-    if content is not None:
-        data.write_bytes(content)
-    said = run(monkeypatch, capsys, "--bundle", digits_bundle.folder, "--data", data)
-    assert said == f"error: {data} cannot be read{why}"
-
-
-def test_a_lone_array_is_refused(
-    digits_bundle: Bundle,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-):
-    np.save(tmp_path / "x.npy", np.zeros(3))
-    said = run(monkeypatch, capsys, "--bundle", digits_bundle.folder, "--data", tmp_path / "x.npy")
-    assert said.startswith(f"error: {tmp_path / 'x.npy'} cannot be read as .npz (")
-
-
-def test_a_bad_bundle_is_one_sentence_and_a_failure(tmp_path: Path):
-    command = [sys.executable, "-m", "firmware_sim.local", "--data", "x.npz", "--bundle", tmp_path]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == f"error: {tmp_path} is not a bundle: it has no manifest.json.\n"

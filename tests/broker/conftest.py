@@ -1,0 +1,22 @@
+"""Brokers that run while a test does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.embedded import EmbeddedBroker
+from broker.mosquitto_process import Mosquitto
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    """Open to everybody, without persistence, and with no limit that it would tell."""
+    with Mosquitto(tmp_path / "mosquitto") as running:
+        yield running
+
+
+@pytest.fixture
+def embedded_broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as running:
+        yield running
