@@ -48,8 +48,8 @@ class Channel:
     ) -> None:
         self.transport = transport
         self._limit = limit
-        self._part_bytes = part_bytes
-        self._packet_bytes = part_bytes
+        self._part_bytes = max(SMALLEST, part_bytes)  # nobody would take smaller parts
+        self._packet_bytes = self._part_bytes
         self._assembler = Assembler(limit=limit, held_limit=max(held_limit, 2 * limit))
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
@@ -75,8 +75,9 @@ class Channel:
 
     def _take(self, topic: str, payload: bytes) -> Message | Broken | None:
         whole, _, last = topic.rpartition("/")
+        is_part = last.isascii() and last.isdigit()
         try:
-            if last.isascii() and last.isdigit():
+            if is_part:
                 assembled = self._assembler.add(whole, payload)
                 return None if assembled is None else Message(whole, assembled)
             if len(payload) > self._limit:
@@ -84,5 +85,5 @@ class Channel:
                     f"a message has {len(payload)} bytes; at most {self._limit} are taken."
                 )
         except WireError as error:
-            return Broken(whole if last.isdigit() else topic, error)
+            return Broken(whole if is_part else topic, error)
         return Message(topic, payload)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -31,10 +33,10 @@ class Contract:
     def of(cls, known: Slice, *, exchange: str, run: str) -> Contract:
         return cls({t.name: t for t in known.tensors}, known.fingerprint, exchange, run)
 
-    @property
+    @cached_property
     def largest_message(self) -> int:
         """Bytes of an update that holds every tensor, with room for its header."""
-        return HEADER_LIMIT + sum(4 * int(np.prod(t.shape)) for t in self.known.values())
+        return HEADER_LIMIT + sum(4 * math.prod(t.shape) for t in self.known.values())
 
     def check_birth(self, payload: bytes, sender: str) -> DeviceState:
         """The birth or death of a device that may be in this fleet; otherwise `Refused`."""
@@ -42,10 +44,12 @@ class Contract:
             state = from_bytes(DeviceState, payload)
             slice_ = state.slice()
         except WireError as error:
-            raise Refused(Reason.MALFORMED, str(error)) from None
+            raise Refused(_reason(error), str(error)) from None
         _check_sender(state.device, sender)
         if not state.online:
             return state
+        if not slice_.tensors:
+            raise Refused(Reason.WRONG_NAME, "the device shares no tensor.")
         if difference := first_difference(slice_, Slice.of(self.known.values())):
             raise Refused(Reason.WRONG_FINGERPRINT, difference)
         return state
@@ -54,10 +58,8 @@ class Contract:
         """An update that may be merged; otherwise `Refused` with the first thing wrong."""
         try:
             update = from_bytes(Update, payload, limit=self.largest_message)
-        except Oversized as error:
-            raise Refused(Reason.OVERSIZED, str(error)) from None
         except WireError as error:
-            raise Refused(Reason.MALFORMED, str(error)) from None
+            raise Refused(_reason(error), str(error)) from None
         _check_sender(update.device, sender)
         if update.run != self.run:
             raise Refused(Reason.FOREIGN, "the update belongs to another run of the fleet.")
@@ -96,16 +98,21 @@ class Contract:
                 Reason.WRONG_FINGERPRINT,
                 "the update's fingerprint is not that of its tensors in this fleet.",
             )
-        for name, tensor in update.tensors.items():
-            if not _reasonable(tensor):
-                raise Refused(
-                    Reason.NOT_FINITE,
-                    f"tensor {name!r} holds NaN, infinity, or numbers beyond all training.",
-                )
+        with np.errstate(all="ignore"):
+            for name, tensor in update.tensors.items():
+                if not _is_reasonable(tensor):
+                    raise Refused(
+                        Reason.NOT_FINITE,
+                        f"tensor {name!r} holds NaN, infinity, or numbers beyond all training.",
+                    )
 
     def fingerprint_of(self, tensors: Tensors) -> str:
         """Of the slice that consists of these tensors as the fleet knows them."""
         return Slice.of(self.known[name] for name in tensors).fingerprint
+
+
+def _reason(error: WireError) -> Reason:
+    return Reason.OVERSIZED if isinstance(error, Oversized) else Reason.MALFORMED
 
 
 def _check_sender(claimed: str, sender: str) -> None:
@@ -117,11 +124,10 @@ def _check_sender(claimed: str, sender: str) -> None:
         raise Refused(Reason.FOREIGN, "the message names another device than its topic.")
 
 
-def _reasonable(array: Array) -> bool:
+def _is_reasonable(array: Array) -> bool:
     """No NaN, no infinity, and a norm that no training reaches: √(x·x) ≤ LARGEST_NORM.
 
     One product finds all three, because NaN and infinity stay what they are in it.
     """
     flat = array.reshape(-1)
-    with np.errstate(all="ignore"):
-        return bool(flat @ flat <= LARGEST_NORM**2)
+    return bool(flat @ flat <= LARGEST_NORM**2)

@@ -164,8 +164,12 @@ def _values(kind: type[M], envelope: Envelope) -> dict[str, Any]:
 
 def _shared_tensor(name: str, entry: Any) -> SharedTensor:
     match entry:
-        case {"shape": list(shape), "dtype": str(dtype), "fingerprint": str(fingerprint)} if all(
-            type(n) is int for n in shape
+        # Short, because the sentence that refuses a birth repeats them.
+        case {"shape": list(shape), "dtype": str(dtype), "fingerprint": str(fingerprint)} if (
+            len(name) <= 256
+            and len(dtype) <= 16
+            and len(shape) <= 8
+            and all(type(n) is int and 0 <= n < 2**48 for n in shape)
         ):
             return SharedTensor(name, tuple(shape), dtype, fingerprint)
     raise WireError(f"tensor {name[:80]!r} of a birth is not described.")

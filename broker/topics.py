@@ -88,10 +88,8 @@ class Topics:
         return (*everyone, f"{self.reply(device)}/#", self.verdict(device))
 
     def sender(self, topic: str) -> tuple[str, str] | None:
-        """(device, "state" | "update") of a topic that a device wrote, its parts included."""
-        match topic.removeprefix(f"{self.root}/").split("/"):
-            case ["device", device, "state"]:
-                return device, "state"
-            case ["device", device, "update"]:
-                return device, "update"
+        """(device, "state" | "update") of a topic that a device wrote."""
+        match topic.removeprefix(self.root).split("/"):
+            case ["", "device", device, ("state" | "update") as what]:
+                return device, what
         return None

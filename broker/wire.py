@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ Array = npt.NDArray[Any]
 
 HEADER_LIMIT = 2**20  # bytes; a slice of a thousand tensors needs about 100 kB
 META = "stemshare"
+_DEPTH = 32  # levels of JSON: far from where recursion ends, here or in what writes it to a log
 _LENGTH = struct.Struct("<Q")
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -100,6 +102,7 @@ def _meta(metadata: Any) -> dict[str, Any]:
     ):
         raise WireError(f"the message has no metadata {META!r}.")
     meta = _object(metadata[META], "metadata")
+    _check_depth(meta, _DEPTH)
     if not isinstance(meta.get("kind"), str):
         raise WireError("the message does not say its kind.")
     return meta
@@ -109,7 +112,15 @@ def _object(text: bytes | str, what: str) -> dict[str, Any]:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        found = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_int=_integer,
+            parse_float=_finite,
+            parse_constant=_no_constant,
+        )
+        if "\\u" in text:  # half of a surrogate pair is no text: UnicodeEncodeError
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise WireError(f"the message's {what} is not valid JSON.") from None
     if not isinstance(found, dict):
@@ -124,8 +135,28 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _integer(digits: str) -> int:
+    if digits == "-0":
+        raise ValueError("to the safetensors library this is a float")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(number := float(digits)):
+        raise ValueError(f"{digits} is beyond all numbers")
+    return number
+
+
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _check_depth(value: Any, levels: int) -> None:
+    if isinstance(value, dict | list):
+        if levels == 0:
+            raise WireError("the message's metadata is nested too deeply.")
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_depth(inner, levels - 1)
 
 
 def _tensors(header: dict[str, Any], payload: bytes, start: int) -> dict[str, Array]:
@@ -133,7 +164,7 @@ def _tensors(header: dict[str, Any], payload: bytes, start: int) -> dict[str, Ar
     tensors, position = {}, 0
     for name, dtype, shape, begin, end in places:
         if begin != position or end - begin != math.prod(shape) * dtype.itemsize:
-            raise WireError(f"tensor {name!r} is not where its shape and neighbours put it.")
+            raise WireError(f"tensor {name[:80]!r} is not where its shape and neighbours put it.")
         position = end
     if start + position != len(payload):
         raise WireError(f"the message has {len(payload) - start} bytes of data, not {position}.")
@@ -157,6 +188,8 @@ def _place(name: str, entry: Any) -> _Place:
             and dtype in _DTYPES
             and len(shape) <= 8
             and all(_is_size(n) for n in (*shape, begin, end))
+            # An empty tensor has any shape that numpy can count, taking its zeros for ones.
+            and math.prod(n or 1 for n in shape) * _DTYPES[dtype].itemsize <= sys.maxsize
         ):
             return name, _DTYPES[dtype], tuple(shape), begin, end
     raise WireError(f"tensor {name[:80]!r} is not described as a tensor.")

@@ -1,0 +1,393 @@
+"""What an update must be: for every reason to refuse one, an input that is refused for it alone."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from broker.contract import LARGEST_NORM, MAX_SAMPLES, Contract
+from broker.messages import SMALL, DeviceState, Reason, Refused, Shared, Update, to_bytes
+from broker.slice import SharedTensor, Slice
+from broker.wire import HEADER_LIMIT, decode, encode
+
+RUN = "0123456789abcdef"
+BIG = 300_000  # elements; more than BLAS computes in one go
+
+
+def shared_tensor(name: str, *shape: int, role: str = "Conv") -> SharedTensor:
+    return SharedTensor.of(name, shape, "float32", f'{{"op":"{role}"}}')
+
+
+STEM = (shared_tensor("stem/kernel", 2, 3), shared_tensor("stem/bias", 3))
+HEAD = (shared_tensor("head/gain"), shared_tensor("head/none", 0, 4), shared_tensor("head/w", BIG))
+KNOWN = Slice.of(STEM + HEAD)
+CONTRACT = Contract.of(KNOWN, exchange="delta", run=RUN)
+
+
+def values(tensors: tuple[SharedTensor, ...] = STEM + HEAD) -> dict[str, npt.NDArray[Any]]:
+    rng = np.random.default_rng(0)
+    return {t.name: rng.standard_normal(t.shape).astype(np.float32) for t in tensors}
+
+
+GOOD = Update(
+    device="pi-1",
+    run=RUN,
+    round=7,
+    nonce="n-1",
+    samples=600,
+    exchange="delta",
+    fingerprint=KNOWN.fingerprint,
+    tensors=values(),
+)
+
+
+def refused(
+    check: Callable[[bytes, str], object], payload: bytes, sender: str = "pi-1"
+) -> tuple[Reason, str]:
+    with pytest.raises(Refused) as caught:
+        check(payload, sender)
+    text = str(caught.value)
+    assert text.endswith(".") and len(text.splitlines()) == 1 and len(text) < 400
+    return caught.value.reason, text
+
+
+def refused_update(payload: bytes, sender: str = "pi-1") -> tuple[Reason, str]:
+    return refused(CONTRACT.check_update, payload, sender)
+
+
+def raw_update(**changed: Any) -> bytes:
+    """The good update with fields that no `Update` could have."""
+    envelope = decode(to_bytes(GOOD), limit=2 * SMALL)
+    return encode("update", {**envelope.fields, **changed}, envelope.tensors)
+
+
+# --- updates that are taken --------------------------------------------------------------
+
+
+def test_a_good_update_is_taken_as_it_is_and_not_copied() -> None:
+    payload = to_bytes(GOOD)
+    taken = CONTRACT.check_update(payload, "pi-1")
+    said = ("device", "run", "round", "nonce", "samples", "exchange", "fingerprint")
+    assert [getattr(taken, name) for name in said] == [getattr(GOOD, name) for name in said]
+    assert taken.tensors.keys() == GOOD.tensors.keys()
+    received = np.frombuffer(payload, np.uint8)
+    for name, tensor in taken.tensors.items():
+        np.testing.assert_array_equal(tensor, GOOD.tensors[name], strict=True)
+        assert tensor.size == 0 or np.shares_memory(tensor, received)
+        assert not tensor.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "shared", [STEM, HEAD, STEM[:1], (HEAD[0],), (HEAD[1],), (HEAD[2], STEM[1])], ids=str
+)
+def test_a_device_may_share_a_subset(shared: tuple[SharedTensor, ...]) -> None:
+    update = replace(GOOD, fingerprint=Slice.of(shared).fingerprint, tensors=values(shared))
+    taken = CONTRACT.check_update(to_bytes(update), "pi-1")
+    assert set(taken.tensors) == {tensor.name for tensor in shared}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"samples": 1},
+        {"samples": MAX_SAMPLES},
+        {"round": 0},
+        {"round": 2**53 - 1},
+        {"nonce": "n"},
+        {"nonce": "n" * 64},
+    ],
+    ids=str,
+)
+def test_the_extremes_are_taken(changed: dict[str, Any]) -> None:
+    CONTRACT.check_update(to_bytes(replace(GOOD, **changed)), "pi-1")
+
+
+def test_the_largest_message_holds_every_update() -> None:
+    assert CONTRACT.largest_message == HEADER_LIMIT + 4 * (2 * 3 + 3 + 1 + 0 + BIG)
+    assert len(to_bytes(GOOD)) < CONTRACT.largest_message
+
+
+# --- updates that are refused ------------------------------------------------------------
+
+
+def test_an_oversized_update() -> None:
+    most = CONTRACT.largest_message
+    payload = to_bytes(GOOD)
+    assert refused_update(payload + bytes(most + 1 - len(payload))) == (
+        Reason.OVERSIZED,
+        f"the message has {most + 1} bytes; at most {most} are taken.",
+    )
+    reason, _ = refused_update(payload + bytes(most - len(payload)))
+    assert reason is Reason.MALFORMED
+
+
+def test_malformed_updates() -> None:
+    assert refused_update(b"") == (
+        Reason.MALFORMED,
+        "the message is cut off before its header.",
+    )
+    theta = to_bytes(Shared(run=RUN, round=7, fingerprint="", tensors=values()))
+    assert refused_update(theta) == (
+        Reason.MALFORMED,
+        "this is a message of kind 'shared', not 'update'.",
+    )
+
+
+@pytest.mark.parametrize(
+    "changed", [{"nonce": ""}, {"nonce": "n" * 65}, {"round": -1}, {"round": 2**53}], ids=str
+)
+def test_a_nonce_or_round_that_cannot_be(changed: dict[str, Any]) -> None:
+    assert refused_update(to_bytes(replace(GOOD, **changed))) == (
+        Reason.MALFORMED,
+        "the update's nonce or round cannot be right.",
+    )
+
+
+@pytest.mark.parametrize("field", ["samples", "round"])
+@pytest.mark.parametrize("value", [True, "600", 600.0, 6e2, None, [600], {}], ids=repr)
+def test_numbers_of_another_type(field: str, value: Any) -> None:
+    assert refused_update(raw_update(**{field: value})) == (
+        Reason.MALFORMED,
+        f"{field} of a message of kind 'update' has another type.",
+    )
+
+
+@pytest.mark.parametrize("samples", [0, -1, MAX_SAMPLES + 1, 2**64, 10**4000, -(10**4000)])
+def test_samples_that_no_device_holds(samples: int) -> None:
+    assert refused_update(to_bytes(replace(GOOD, samples=samples))) == (
+        Reason.BAD_SAMPLES,
+        "a device holds 1 to 1000000000 samples, not that many.",
+    )
+
+
+def test_an_update_of_another_device() -> None:
+    assert refused_update(to_bytes(GOOD), sender="pi-2") == (
+        Reason.FOREIGN,
+        "the message names another device than its topic.",
+    )
+
+
+@pytest.mark.parametrize("sender", ["", "aggregator", "pi 1", "x" * 64])
+def test_a_sender_that_cannot_be(sender: str) -> None:
+    reason, text = refused_update(to_bytes(replace(GOOD, device=sender)), sender)
+    assert reason is Reason.FOREIGN
+    assert text.startswith(f"a device cannot be called {sender!r}: ")
+
+
+def test_an_update_of_another_run() -> None:
+    assert refused_update(to_bytes(replace(GOOD, run="fedcba9876543210"))) == (
+        Reason.FOREIGN,
+        "the update belongs to another run of the fleet.",
+    )
+
+
+def test_another_exchange() -> None:
+    assert refused_update(to_bytes(replace(GOOD, exchange="gradient"))) == (
+        Reason.WRONG_EXCHANGE,
+        "the fleet exchanges deltas; the update is a 'gradient'.",
+    )
+    _, text = refused_update(to_bytes(replace(GOOD, exchange="x" * 10_000)))
+    assert text == f"the fleet exchanges deltas; the update is a '{'x' * 20}'."
+
+
+def test_no_tensor() -> None:
+    nothing = replace(GOOD, tensors={}, fingerprint=Slice.of(()).fingerprint)
+    assert refused_update(to_bytes(nothing)) == (
+        Reason.WRONG_NAME,
+        "the update holds no tensor.",
+    )
+
+
+def with_tensors(**changed: npt.NDArray[Any]) -> bytes:
+    """The good update, tensors put in place of its own or beside them."""
+    new = {name.replace("__", "/"): array for name, array in changed.items()}
+    return to_bytes(replace(GOOD, tensors=GOOD.tensors | new))
+
+
+def test_a_tensor_that_nobody_knows() -> None:
+    assert refused_update(with_tensors(tail__kernel=np.zeros(1, np.float32))) == (
+        Reason.WRONG_NAME,
+        "the fleet knows no tensor 'tail/kernel'.",
+    )
+    _, text = refused_update(with_tensors(**{"x" * 10_000: np.zeros(1, np.float32)}))
+    assert text == f"the fleet knows no tensor '{'x' * 80}'."
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (6,), (2, 3, 1), (), (2, 4), (0, 3)])
+def test_a_tensor_of_another_shape(shape: tuple[int, ...]) -> None:
+    assert refused_update(with_tensors(stem__kernel=np.zeros(shape, np.float32))) == (
+        Reason.WRONG_SHAPE,
+        f"tensor 'stem/kernel' has shape {shape}, and in the fleet (2, 3).",
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64", "uint8"])
+def test_a_tensor_of_another_dtype(dtype: str) -> None:
+    assert refused_update(with_tensors(stem__bias=np.zeros(3, dtype))) == (
+        Reason.WRONG_DTYPE,
+        f"tensor 'stem/bias' is {dtype}, not float32.",
+    )
+
+
+@pytest.mark.parametrize("fingerprint", ["", "0" * 64, Slice.of(STEM).fingerprint])
+def test_a_fingerprint_of_something_else(fingerprint: str) -> None:
+    assert refused_update(to_bytes(replace(GOOD, fingerprint=fingerprint))) == (
+        Reason.WRONG_FINGERPRINT,
+        "the update's fingerprint is not that of its tensors in this fleet.",
+    )
+
+
+def test_equal_names_and_shapes_in_another_role() -> None:
+    other = Slice.of((STEM[0], shared_tensor("stem/bias", 3, role="Mul"), *HEAD))
+    reason, _ = refused_update(to_bytes(replace(GOOD, fingerprint=other.fingerprint)))
+    assert reason is Reason.WRONG_FINGERPRINT
+
+
+@pytest.mark.parametrize("position", [0, 1, BIG // 2, BIG - 2, BIG - 1])
+@pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf, -np.inf, 1.1e12, -3e38], ids=str)
+def test_one_number_beyond_all_training_anywhere(position: int, value: float) -> None:
+    tensor = GOOD.tensors["head/w"].copy()
+    tensor[position] = value
+    assert refused_update(with_tensors(head__w=tensor)) == (
+        Reason.NOT_FINITE,
+        "tensor 'head/w' holds NaN, infinity, or numbers beyond all training.",
+    )
+
+
+def test_infinities_do_not_cancel() -> None:
+    tensor = np.zeros(BIG, np.float32)
+    tensor[0], tensor[-1] = np.inf, -np.inf
+    reason, _ = refused_update(with_tensors(head__w=tensor))
+    assert reason is Reason.NOT_FINITE
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.1e12])
+def test_a_scalar_is_looked_at_too(value: float) -> None:
+    reason, text = refused_update(with_tensors(head__gain=np.array(value, np.float32)))
+    assert reason is Reason.NOT_FINITE and "'head/gain'" in text
+
+
+def test_the_norm_counts_and_not_the_largest_number() -> None:
+    """√n·x with n elements x each: just below and just above the largest norm."""
+    for factor, taken in ((0.99, True), (1.01, False)):
+        each = factor * LARGEST_NORM / np.sqrt(BIG)
+        payload = with_tensors(head__w=np.full(BIG, each, np.float32))
+        if taken:
+            CONTRACT.check_update(payload, "pi-1")
+        else:
+            assert refused_update(payload)[0] is Reason.NOT_FINITE
+
+
+def test_the_first_thing_wrong_is_told() -> None:
+    """Cheap checks come before those that read every number."""
+    worst = replace(
+        GOOD,
+        device="pi-2",
+        run="other",
+        nonce="",
+        exchange="gradient",
+        samples=0,
+        fingerprint="",
+        tensors={"stem/bias": np.full(3, np.nan, np.float32)},
+    )
+    mended: list[tuple[dict[str, Any], Reason]] = [
+        ({}, Reason.FOREIGN),
+        ({"device": "pi-1"}, Reason.FOREIGN),
+        ({"run": RUN}, Reason.MALFORMED),
+        ({"nonce": "n"}, Reason.WRONG_EXCHANGE),
+        ({"exchange": "delta"}, Reason.BAD_SAMPLES),
+        ({"samples": 1}, Reason.WRONG_FINGERPRINT),
+        ({"fingerprint": Slice.of(STEM[1:]).fingerprint}, Reason.NOT_FINITE),
+    ]
+    for mend, reason in mended:
+        worst = replace(worst, **mend)
+        assert refused_update(to_bytes(worst))[0] is reason
+
+
+# --- births ------------------------------------------------------------------------------
+
+
+def birth(*shared: SharedTensor, device: str = "pi-1") -> bytes:
+    return to_bytes(DeviceState.birth(device, Slice.of(shared), {"profile": "weak"}))
+
+
+@pytest.mark.parametrize("shared", [STEM, HEAD, STEM + HEAD, STEM[1:]], ids=len)
+def test_a_device_joins_with_any_subset(shared: tuple[SharedTensor, ...]) -> None:
+    state = CONTRACT.check_birth(birth(*shared), "pi-1")
+    assert (state.device, state.online, state.about) == ("pi-1", True, {"profile": "weak"})
+    assert state.fingerprint == Slice.of(shared).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("odd", "difference"),
+    [
+        (
+            shared_tensor("stem/bias", 3, role="Mul"),
+            "tensor 'stem/bias' has another role on the device than in the fleet.",
+        ),
+        (
+            shared_tensor("stem/bias", 4),
+            "tensor 'stem/bias' has shape (4,) on the device and (3,) in the fleet.",
+        ),
+        (
+            SharedTensor.of("stem/bias", (3,), "float16", '{"op":"Conv"}'),
+            "tensor 'stem/bias' has dtype float16 on the device and float32 in the fleet.",
+        ),
+        (
+            shared_tensor("tail/bias", 3),
+            "the device shares tensor 'tail/bias', which the fleet does not know.",
+        ),
+    ],
+)
+def test_one_tensor_that_differs_is_named(odd: SharedTensor, difference: str) -> None:
+    payload = birth(STEM[0], odd, HEAD[0])
+    assert refused(CONTRACT.check_birth, payload) == (Reason.WRONG_FINGERPRINT, difference)
+
+
+def test_the_first_of_two_differences_is_named() -> None:
+    """In the order of names, which is that of the birth on the wire."""
+    odd = [shared_tensor(name, 9) for name in ("stem/kernel", "stem/bias")]
+    _, text = refused(CONTRACT.check_birth, birth(*odd))
+    assert text.startswith("tensor 'stem/bias' has shape (9,) on the device and (3,)")
+
+
+def test_a_death_is_taken_whatever_the_device_shared() -> None:
+    gone = DeviceState(device="pi-1", online=False)
+    assert CONTRACT.check_birth(to_bytes(gone), "pi-1") == gone
+    stranger = Slice.of([shared_tensor("tail/kernel", 9)])
+    elsewhere = replace(DeviceState.birth("pi-1", stranger, {}), online=False)
+    assert not CONTRACT.check_birth(to_bytes(elsewhere), "pi-1").online
+
+
+def test_a_birth_of_another_device() -> None:
+    for payload in (birth(*STEM), to_bytes(DeviceState(device="pi-1", online=False))):
+        assert refused(CONTRACT.check_birth, payload, "pi-2") == (
+            Reason.FOREIGN,
+            "the message names another device than its topic.",
+        )
+    assert refused(CONTRACT.check_birth, birth(*STEM, device="pi 1"), "pi 1")[0] is Reason.FOREIGN
+
+
+def test_births_that_are_none() -> None:
+    check = CONTRACT.check_birth
+    assert refused(check, to_bytes(GOOD)[:100])[0] is Reason.MALFORMED
+    assert refused(check, bytes(SMALL + 1)) == (
+        Reason.OVERSIZED,
+        f"the message has {SMALL + 1} bytes; at most {SMALL} are taken.",
+    )
+    described = {"stem/bias": {"shape": "3", "dtype": "float32", "fingerprint": "0"}}
+    nobody = DeviceState(device="pi-1", online=True, tensors_shared=described)
+    assert refused(check, to_bytes(nobody)) == (
+        Reason.MALFORMED,
+        "tensor 'stem/bias' of a birth is not described.",
+    )
+
+
+def test_a_long_birth_is_refused_in_a_short_sentence() -> None:
+    """`refused` checks the length."""
+    for name, shape in (("x" * 50_000, (3,)), ("stem/bias", (1,) * 1000), ("x" * 250, (3,))):
+        tensor = SharedTensor(name, shape, "float32", "0" * 64)
+        refused(CONTRACT.check_birth, birth(tensor))
