@@ -23,8 +23,8 @@ from broker.coordinator import MODES, Settings, SettingsRefused, State
 from broker.embedded import EmbeddedBroker
 from broker.log import Log
 from broker.merge import MERGES, ImpossibleMerge, MergeRule
-from broker.optimizers import Delta, OptimizerRefused, parse_optimizer
-from broker.service import Aggregator, LinkRefused, will
+from broker.optimizers import Delta, OptimizerRefused, StepRefused, parse_optimizer
+from broker.service import Aggregator, LinkRefused, announcement
 from broker.slice import Slice, SliceError, Tensors, union
 from broker.slice_file import read_slice
 from broker.staleness import STALENESS
@@ -40,6 +40,7 @@ USER_ERRORS = (
     OptimizerRefused,
     SettingsRefused,
     SliceError,
+    StepRefused,
     StoreError,
     TransportError,
 )
@@ -106,16 +107,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = arguments().parse_args(argv)
     try:
         with contextlib.ExitStack() as stack:
-            serve(args, stack)
+            finished = serve(args, stack)
     except USER_ERRORS as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:  # before there was anything to stop
+        finished = False
+    if not finished:
+        sys.stderr.write(f"stopped; {args.state} keeps everything, the same command goes on\n")
 
 
-def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
-    """Puts the parts together and runs until the last round, SIGINT or SIGTERM."""
+def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> bool:
+    """Puts the parts together and runs; whether to the last round, or to SIGINT or SIGTERM."""
     log = Log()
     topics = Topics(args.fleet)
     address = parse_address(args.broker)
+    if args.inbox_mib < 1:
+        raise SettingsRefused(f"an inbox of {args.inbox_mib} MiB holds nothing: take 1 or more.")
     known, start = read_slices(args.slice)
     settings = Settings(
         mode=args.mode,
@@ -127,7 +134,15 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
         staleness=args.staleness,
     )
     optimizer = type(settings.optimizer).__name__
-    identity = Identity(args.fleet, known.fingerprint, args.mode, args.exchange, optimizer)
+    merging = f"{args.merge}, clip norm {args.clip_norm}, {args.staleness}, {settings.optimizer}"
+    identity = Identity(
+        args.fleet,
+        known.fingerprint,
+        args.mode,
+        args.exchange,
+        optimizer,
+        merging if args.mode == "async" else "",
+    )
     store = stack.enter_context(contextlib.closing(Store(args.state, identity)))
     state = store.load()
     if state is None:
@@ -140,7 +155,7 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
         args,
         client_id=f"{args.fleet}-{AGGREGATOR}",
         subscriptions=topics.of_aggregator(),
-        will=Will(topics.aggregator_state, will(state.run)),
+        will=Will(topics.aggregator_state, announcement("offline", contract, settings)),
         limit=contract.largest_message,
         inbox_bytes=args.inbox_mib * 2**20,
     )
@@ -156,7 +171,7 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> None:
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: aggregator.stop())
-    aggregator.run(linger_seconds=LINGER_SECONDS if args.embedded else 0.0)
+    return aggregator.run(linger_seconds=LINGER_SECONDS if args.embedded else 0.0)
 
 
 def read_slices(files: Sequence[Path]) -> tuple[Slice, Tensors]:

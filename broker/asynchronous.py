@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from broker.coordinator import (
     Closed,
+    Entry,
     Outcome,
     Settings,
     State,
@@ -22,16 +24,24 @@ class Asynchronous:
     """Every accepted update is a round of its own: θ ← θ + w(s) · α · Δ.
 
     s = merges since the device received its θ; w is the staleness rule.
-    α by merge rule, for each tensor over the devices heard so far that hold it:
+    α by merge rule, for each tensor over the devices heard so far that hold it, this one included:
       sum      1, as algorithm 3 is printed
       mean     1 / K
       samples  n_k / Σ_j n_j
-    so that K devices that each send once move θ as far as one synchronous round would.
+    Once all devices were heard, one update of each moves θ as far as a synchronous round of them
+    would. Before that it moves θ further, because the first ones divide by fewer devices: the
+    first K of "mean" weigh 1 + 1/2 + … + 1/K together. Gradients are weighed in the same way
+    before the optimiser steps; Adam, which divides by their size, feels little of it.
     """
 
     def __init__(self, settings: Settings, state: State, now: float) -> None:
         self.settings = settings
         self.state = state
+        # By tensor, over the ledger: the devices that hold it, and their samples.
+        self._devices: Counter[str] = Counter()
+        self._samples: Counter[str] = Counter()
+        for entry in state.ledger.values():
+            self._count(entry, 1)
 
     @property
     def finished(self) -> bool:
@@ -58,11 +68,15 @@ class Asynchronous:
         if last is not None and update.round <= last.round:
             raise Refused(Reason.REPLAYED, "the update is not newer than this device's last one.")
         check_newcomer(update.device, state.ledger)
-        state.ledger[update.device] = entry_of(update)
         change, _ = clipped(update.tensors, self.settings.merge.clip_norm)
-        change = scaled(change, self._weights(update))
+        change = scaled(change, self._weights(update, last))
+        # Nothing has changed before this line: a step may be impossible.
         state.shared, state.slots = self.settings.optimizer.step(state.shared, change, state.slots)
         state.round += 1
+        state.ledger[update.device] = entry = entry_of(update)
+        if last is not None:
+            self._count(last, -1)
+        self._count(entry, 1)
         return Outcome.ACCEPTED
 
     def closes_at(self, now: float) -> float:
@@ -71,16 +85,24 @@ class Asynchronous:
     def close(self, now: float) -> Closed:
         raise AssertionError("an asynchronous round closes with its update")
 
-    def _weights(self, update: Update) -> dict[str, float]:
-        """w(s) · α of every tensor of the update."""
+    def _weights(self, update: Update, last: Entry | None) -> dict[str, float]:
+        """w(s) · α of every tensor of the update, which replaces this device's last one."""
         fresh = staleness_weight(self.settings.staleness, self.state.round - update.round)
         weights = {}
         for name in update.tensors:
-            samples = [e.samples for e in self.state.ledger.values() if name in e.tensors]
+            counted = last is not None and name in last.tensors
+            before = last.samples if last is not None and counted else 0
+            devices = self._devices[name] + (not counted)
+            samples = self._samples[name] - before + update.samples
             share = {
                 "sum": 1.0,
-                "mean": 1 / len(samples),
-                "samples": update.samples / sum(samples),
+                "mean": 1 / devices,
+                "samples": update.samples / samples,
             }[self.settings.merge.name]
             weights[name] = fresh * share
         return weights
+
+    def _count(self, entry: Entry, times: int) -> None:
+        for name in entry.tensors:
+            self._devices[name] += times
+            self._samples[name] += times * entry.samples

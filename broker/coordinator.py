@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
-from broker.merge import MergeRule
+from broker.merge import ImpossibleMerge, MergeRule
 from broker.messages import Reason, Refused, Update
 from broker.optimizers import Optimizer, Slots
 from broker.slice import Tensors
+from broker.staleness import STALENESS
 
 MODES = ("sync", "async")
 MAX_DEVICES = 10_000
@@ -45,15 +46,30 @@ class Settings:
     staleness: str = "polynomial"
 
     def __post_init__(self) -> None:
+        for what, chosen, known in (
+            ("mode", self.mode, MODES),
+            ("staleness", self.staleness, STALENESS),
+        ):
+            if chosen not in known:
+                raise SettingsRefused(f"{what} {chosen!r} is none of {', '.join(known)}.")
         if self.mode == "async" and self.merge.is_robust:
             raise SettingsRefused(
                 f"merge {self.merge.name!r} compares devices, and the asynchronous coordinator "
                 "sees one at a time; use sync, or clip the norm."
             )
-        if self.quorum < 1 or self.deadline_seconds <= 0 or (self.rounds or 1) < 1:
-            raise SettingsRefused("quorum, deadline and rounds must be at least 1.")
+        if self.quorum < 1:
+            raise SettingsRefused(f"a quorum of {self.quorum} is no quorum: take 1 or more.")
+        if not self.deadline_seconds > 0:  # nor is NaN
+            raise SettingsRefused(
+                f"a deadline of {self.deadline_seconds} seconds is none: take more than 0."
+            )
+        if self.rounds is not None and self.rounds < 1:
+            raise SettingsRefused(f"{self.rounds} rounds are no training: take 1 or more.")
         if self.mode == "sync":
-            self.merge.check(self.quorum)
+            try:
+                self.merge.check(self.quorum)
+            except ImpossibleMerge as error:
+                raise SettingsRefused(f"the quorum of {self.quorum} is too low: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -79,6 +95,8 @@ class State:
 
 class Coordinator(Protocol):
     """Algorithm 2 or 3 of the paper."""
+
+    settings: Settings
 
     @property
     def state(self) -> State: ...

@@ -7,9 +7,11 @@ was told survives, and whatever was lost was never promised.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from broker.asynchronous import Asynchronous
 from broker.channel import Broken, Channel, Event, Message
@@ -19,6 +21,7 @@ from broker.counters import Counters, to_text
 from broker.log import Log
 from broker.messages import (
     AggregatorState,
+    DeviceState,
     Reason,
     Refused,
     Shared,
@@ -31,11 +34,15 @@ from broker.store import Store
 from broker.synchronous import Synchronous
 from broker.topics import Topics
 from broker.transport import Connected, Disconnected
-from broker.wire import Oversized
+from broker.wire import Oversized, WireError
 
 BATCH = 64  # events handled between two commits
 JOURNAL_LIMIT = 64 * 2**20  # bytes; an asynchronous journal beyond this becomes a snapshot
 METRICS_SECONDS = 5.0
+SHOWN = ("profile", "branch", "runtime")  # what is logged of all that a birth says of its device
+LONGEST_SHOWN = 80  # characters
+ECHOED = 64  # characters of a nonce that a verdict repeats; no device's own is longer
+C = TypeVar("C", Update, DeviceState)
 COORDINATORS: dict[str, Callable[[Settings, State, float], Coordinator]] = {
     "sync": Synchronous,
     "async": Asynchronous,
@@ -54,8 +61,18 @@ class _Answer:
     reply: bool = False  # and, in asynchronous mode, θ_shared for it alone
 
 
-def will(run: str) -> bytes:
-    return to_bytes(AggregatorState(status="offline", run=run))
+def announcement(status: str, contract: Contract, settings: Settings) -> bytes:
+    """The aggregator's state; a device may have to work with the last one, so each says it all."""
+    return to_bytes(
+        AggregatorState(
+            status=status,
+            run=contract.run,
+            mode=settings.mode,
+            exchange=contract.exchange,
+            merge=settings.merge.name,
+            fingerprint=contract.fingerprint,
+        )
+    )
 
 
 class Aggregator:
@@ -82,11 +99,15 @@ class Aggregator:
         self._log = log
         self._clock = clock
         self._stopping = False
+        self._linked = False
+        self._greeting_due = False
         self._present: set[str] = set()
         self._metrics_due = 0.0
         self._encoded: tuple[int, bytes] | None = None  # θ_shared by round
-        self._coordinator: Coordinator = COORDINATORS[settings.mode](settings, state, clock())
+        make = COORDINATORS[settings.mode]
+        self._coordinator: Coordinator = make(replace(settings, rounds=None), state, clock())
         self._replay()
+        self._coordinator.settings = settings  # from now on: what was accepted before counts
 
     @property
     def state(self) -> State:
@@ -96,8 +117,11 @@ class Aggregator:
         """May be called from a signal handler."""
         self._stopping = True
 
-    def run(self, *, linger_seconds: float = 0.0) -> None:
-        """Lingers after the last round until the devices have left, if it brought the broker."""
+    def run(self, *, linger_seconds: float = 0.0) -> bool:
+        """Whether the last round is merged; otherwise `stop` was called.
+
+        Lingers after the last round until the devices have left, if it brought the broker.
+        """
         log, coordinator = self._log, self._coordinator
         log.event("start", round=self.state.round, mode=self._settings.mode, run=self.state.run)
         while not self._stopping and not coordinator.finished:
@@ -110,15 +134,21 @@ class Aggregator:
         status = "finished" if coordinator.finished else "offline"
         self._publish_state(status)
         self._publish_metrics()
-        self._channel.transport.flush(3.0)
+        if self._linked or coordinator.finished:  # then the end was told, over a link
+            self._channel.transport.flush(3.0)
         log.event("counters", **self.counters.values())
         log.event(status, round=self.state.round)
+        return coordinator.finished
 
     def turn(self) -> None:
         """Handles what has arrived, and closes the round when it is due."""
         coordinator = self._coordinator
         answers = [a for e in self._arrived() for a in self._handle(e)]
         self._store.commit()
+        if self._greeting_due:  # not earlier: θ_shared may hold what has just arrived
+            self._greeting_due = False
+            self._publish_state("online")
+            self._publish_shared()
         for answer in answers:
             self._tell(answer)
         if self._store.journal_bytes > JOURNAL_LIMIT and self._settings.mode == "async":
@@ -144,12 +174,13 @@ class Aggregator:
     def _handle(self, event: Event) -> list[_Answer]:
         match event:
             case Connected():
+                self._linked = True
                 self._log.event("connected")
-                self._publish_state("online")
-                self._publish_shared()
+                self._greeting_due = True
             case Disconnected(reason, final):
                 if final:
                     raise LinkRefused(reason)
+                self._linked = False
                 self._log.event("disconnected", reason=reason)
             case Message(topic, payload):
                 match self._topics.sender(topic):
@@ -160,7 +191,9 @@ class Aggregator:
             case Broken(topic, error):
                 reason = Reason.OVERSIZED if isinstance(error, Oversized) else Reason.MALFORMED
                 if sender := self._topics.sender(topic):
-                    return [self._refusal(sender[0], "update", Refused(reason, str(error)))]
+                    device, kind = sender
+                    about = "join" if kind == "state" else "update"
+                    return [self._refusal(device, about, Refused(reason, str(error)))]
         return []
 
     def _take_update(self, device: str, payload: bytes) -> _Answer:
@@ -170,7 +203,8 @@ class Aggregator:
             update = self._contract.check_update(payload, device)
             outcome = self._coordinator.offer(update)
         except Refused as refused:
-            return self._refusal(device, "update", refused, update)
+            claim = update or self._claim(Update, payload)
+            return self._refusal(device, "update", refused, claim)
         self.counters.merge_seconds += self._clock() - begin
         if outcome is Outcome.ACCEPTED:
             self._store.append(payload)
@@ -180,6 +214,13 @@ class Aggregator:
             self.counters.updates_duplicate += 1
         return _Answer(self._verdict(device, "update", update), reply=True)
 
+    def _claim(self, kind: type[C], payload: bytes) -> C | None:
+        """What a refused message says of itself, so that its device knows which one is meant."""
+        try:
+            return from_bytes(kind, payload, limit=self._contract.largest_message)
+        except WireError:
+            return None
+
     def _take_birth(self, device: str, payload: bytes) -> list[_Answer]:
         if not payload:  # a cleared retained message
             return []
@@ -187,16 +228,16 @@ class Aggregator:
             state = self._contract.check_birth(payload, device)
         except Refused as refused:
             self._leave(device)
-            return [self._refusal(device, "join", refused)]
+            return [self._refusal(device, "join", refused, self._claim(DeviceState, payload))]
         if not state.online:
             self._leave(device)
             return []
         self._coordinator.join(device)
         if device not in self._present:
-            self._log.event("joined", device=device, **state.about)
+            self._log.event("joined", device=device, **_shown(state.about))
         self._present.add(device)
         self.counters.births_accepted += 1
-        return [_Answer(self._verdict(device, "join"), reply=True)]
+        return [_Answer(self._verdict(device, "join", state), reply=True)]
 
     def _leave(self, device: str) -> None:
         self._coordinator.leave(device)
@@ -205,26 +246,30 @@ class Aggregator:
             self._log.event("left", device=device)
 
     def _refusal(
-        self, device: str, about: str, refused: Refused, update: Update | None = None
+        self, device: str, about: str, refused: Refused, claim: Update | DeviceState | None = None
     ) -> _Answer:
         self.counters.refused[refused.reason] += 1
-        self._log.event("refused", device=device, reason=refused.reason, text=str(refused))
-        return _Answer(self._verdict(device, about, update, refused))
+        name = device[:LONGEST_SHOWN]
+        self._log.event("refused", device=name, reason=refused.reason, text=str(refused))
+        return _Answer(self._verdict(device, about, claim, refused))
 
     def _verdict(
         self,
         device: str,
         about: str,
-        update: Update | None = None,
+        answered: Update | DeviceState | None = None,
         refused: Refused | None = None,
     ) -> Verdict:
+        """A birth is named by the fingerprint of its slice, an update by its nonce."""
+        nonce = answered.nonce if isinstance(answered, Update) else ""
+        nonce = answered.fingerprint if isinstance(answered, DeviceState) else nonce
         return Verdict(
             device=device,
             about=about,
             run=self.state.run,
             accepted=refused is None,
-            round=update.round if update else self.state.round,
-            nonce=update.nonce if update else "",
+            round=answered.round if isinstance(answered, Update) else self.state.round,
+            nonce=nonce[:ECHOED],
             reason=str(refused.reason) if refused else "",
             text=str(refused) if refused else "",
         )
@@ -233,9 +278,12 @@ class Aggregator:
 
     def _tell(self, answer: _Answer) -> None:
         device = answer.verdict.device
-        self._channel.publish(self._topics.verdict(device), to_bytes(answer.verdict))
+        # First, so that a device that has joined starts from this and not from an older θ_shared.
         if answer.reply and self._settings.mode == "async":
             self._channel.publish(self._topics.reply(device), self._shared())
+        # A name may be so long that there is no topic to answer it on.
+        with contextlib.suppress(ValueError):
+            self._channel.publish(self._topics.verdict(device), to_bytes(answer.verdict))
 
     def _close(self, now: float) -> None:
         closed = self._coordinator.close(now)
@@ -275,15 +323,8 @@ class Aggregator:
         self._channel.publish(self._topics.shared, self._shared(), retain=True)
 
     def _publish_state(self, status: str) -> None:
-        state = AggregatorState(
-            status=status,
-            run=self.state.run,
-            mode=self._settings.mode,
-            exchange=self._contract.exchange,
-            merge=self._settings.merge.name,
-            fingerprint=self._contract.fingerprint,
-        )
-        self._channel.publish(self._topics.aggregator_state, to_bytes(state), retain=True)
+        state = announcement(status, self._contract, self._settings)
+        self._channel.publish(self._topics.aggregator_state, state, retain=True)
 
     def _publish_metrics(self) -> None:
         self._metrics_due = self._clock() + METRICS_SECONDS
@@ -305,5 +346,13 @@ class Aggregator:
             update = from_bytes(Update, payload, limit=self._contract.largest_message)
             self._coordinator.offer(update)
             replayed += 1
+        if self._store.cut_bytes:
+            self._log.event("journal_cut", bytes=self._store.cut_bytes)
         if replayed:
             self._log.event("replayed", updates=replayed, round=self.state.round)
+
+
+def _shown(about: Mapping[str, Any]) -> dict[str, str]:
+    """Of what a birth says of its device, what can be a field and a text of a log."""
+    found = ((key, about.get(key)) for key in SHOWN)
+    return {k: v[:LONGEST_SHOWN] for k, v in found if isinstance(v, str) and v.isprintable()}

@@ -17,6 +17,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,8 +25,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from broker.coordinator import Entry, State
-from broker.durable import sync_folder, write_file
-from broker.wire import Array, WireError, below, decode, encode
+from broker.durable import read_sealed, sync_folder, write_sealed
+from broker.wire import Array, WireError, below
 
 FORMAT = 1
 SNAPSHOT = "snapshot.safetensors"
@@ -46,6 +47,7 @@ class Identity:
     mode: str
     exchange: str
     optimizer: str
+    merging: str = ""  # asynchronous updates are replayed as they were merged
 
 
 class Store:
@@ -54,11 +56,9 @@ class Store:
     def __init__(self, folder: Path, identity: Identity) -> None:
         self._folder = folder
         self._identity = identity
-        try:
+        with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = (folder / "lock").open("wb")
-        except OSError as error:
-            raise StoreError(f"{folder} cannot be written ({error.strerror}).") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -66,7 +66,9 @@ class Store:
             raise StoreError(f"another aggregator is using {folder}.") from None
         self._generation = 0
         self._journal: BinaryIO | None = None
+        self._uncommitted = False
         self.journal_bytes = 0
+        self.cut_bytes = 0  # of the journal: a record that was being written when we were killed
 
     def load(self) -> State | None:
         """The snapshot, or None in a new folder; the journal is to be replayed on it."""
@@ -74,9 +76,9 @@ class Store:
         if not path.exists():
             return None
         try:
-            envelope = decode(path.read_bytes(), limit=2**40)
-            fields = dict(envelope.fields)
-            if envelope.kind != "snapshot" or fields["format"] != FORMAT:
+            envelope = read_sealed(path, "snapshot")
+            fields = envelope.fields
+            if fields["format"] != FORMAT:
                 raise StoreError(f"{path} was written by another version.")
             self._check_identity(fields["identity"])
             self._generation = int(fields["generation"])
@@ -91,8 +93,12 @@ class Store:
                     for device, entry in ledger.items()
                 },
             )
-        except (OSError, WireError, KeyError, ValueError, TypeError) as error:
-            raise StoreError(f"{path} cannot be read ({error}).") from None
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read ({error.strerror}).") from None
+        except WireError as error:
+            raise StoreError(f"{path} cannot be read: {error}") from None
+        except (KeyError, ValueError, TypeError):  # undamaged, and yet not what we write
+            raise StoreError(f"{path} was written by another version.") from None
 
     def journal(self) -> Iterator[bytes]:
         """The updates accepted since the snapshot; what was cut off is removed."""
@@ -100,28 +106,31 @@ class Store:
         if not path.exists():
             return
         good = 0
-        with path.open("r+b") as file:
-            while (record := _read_record(file)) is not None:
-                good = file.tell()
+        with self._writing(), path.open("r+b") as file:
+            size = path.stat().st_size
+            while (record := _read_record(file, size - good)) is not None:
+                good += _RECORD.size + len(record)
                 yield record
             file.truncate(good)
-            file.flush()
-            os.fsync(file.fileno())
-        self.journal_bytes = good
+            _sync(file)
+        self.journal_bytes, self.cut_bytes = good, size - good
 
     def append(self, update: bytes) -> None:
         """Writes an accepted update; it is durable after the next `commit`."""
-        if self._journal is None:
-            self._journal = self._journal_path().open("ab")
-            sync_folder(self._folder)
-        self._journal.write(_RECORD.pack(len(update), zlib.crc32(update)))
-        self._journal.write(update)
+        with self._writing():
+            if self._journal is None:
+                self._journal = self._journal_path().open("ab")
+                sync_folder(self._folder)
+            self._journal.write(_RECORD.pack(len(update), zlib.crc32(update)))
+            self._journal.write(update)
+        self._uncommitted = True
         self.journal_bytes += _RECORD.size + len(update)
 
     def commit(self) -> None:
-        if self._journal is not None:
-            self._journal.flush()
-            os.fsync(self._journal.fileno())
+        if self._journal is not None and self._uncommitted:
+            with self._writing():
+                _sync(self._journal)
+            self._uncommitted = False
 
     def snapshot(self, state: State) -> None:
         """Replaces the snapshot by `state`, which the journal so far has led to."""
@@ -139,23 +148,33 @@ class Store:
             "run": state.run,
             "round": state.round,
         }
-        write_file(self._folder / SNAPSHOT, encode("snapshot", fields, tensors))
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-        self._generation, self.journal_bytes = generation, 0
-        for old in self._folder.glob("journal-*"):
-            old.unlink()
+        with self._writing():
+            write_sealed(self._folder / SNAPSHOT, "snapshot", fields, tensors)
+            self._generation, self.journal_bytes = generation, 0
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+            for old in self._folder.glob("journal-*"):
+                old.unlink()
 
     def close(self) -> None:
-        if self._journal is not None:
-            self.commit()
-            self._journal.close()
-            self._journal = None
-        self._lock.close()
+        journal, self._journal = self._journal, None
+        try:
+            if journal is not None:
+                with self._writing(), journal:  # which ends it, also if the disk is full
+                    _sync(journal)
+        finally:
+            self._lock.close()
 
     def _journal_path(self) -> Path:
         return self._folder / f"journal-{self._generation}"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self._folder} cannot be written ({error.strerror}).") from None
 
     def _check_identity(self, found: dict[str, Any]) -> None:
         for name, mine in asdict(self._identity).items():
@@ -166,12 +185,17 @@ class Store:
                 )
 
 
-def _read_record(file: BinaryIO) -> bytes | None:
-    head = file.read(_RECORD.size)
-    if len(head) < _RECORD.size:
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _read_record(file: BinaryIO, left: int) -> bytes | None:
+    """The next update, or None if what is left of the file begins with no whole one."""
+    if left < _RECORD.size:
         return None
-    length, checksum = _RECORD.unpack(head)
+    length, checksum = _RECORD.unpack(file.read(_RECORD.size))
+    if not 0 < length <= left - _RECORD.size:  # a damaged length may claim 4 GiB of memory
+        return None
     update = file.read(length)
-    if len(update) < length or zlib.crc32(update) != checksum or not length:
-        return None
-    return update
+    return update if zlib.crc32(update) == checksum else None

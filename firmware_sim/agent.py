@@ -29,7 +29,6 @@ from firmware_sim.rounds import Rounds
 # refusal is this device's own fault and would come again.
 _GO_ON = {
     Reason.LATE,
-    Reason.EARLY,
     Reason.FOREIGN,
     Reason.REPLAYED,
     Reason.SECOND,
@@ -37,6 +36,7 @@ _GO_ON = {
 }
 _WAIT = 1.0  # seconds; how long one look for messages takes at most
 _FLUSH = 3.0  # seconds
+_SHORT_FLUSH = 0.5  # seconds; the link was down when last looked at
 
 
 class FleetRefused(Exception):
@@ -68,8 +68,10 @@ class Agent:
         self._limit = limit
         self._log = log
         self._clock = clock
+        self._patience = min(_WAIT, rounds.plan.resend_seconds)
         self._birth = to_bytes(DeviceState.birth(device, shared, about))
-        self._view = FleetView(device, topics, limit=limit)
+        self._view = FleetView(device, topics, limit=limit, fingerprint=shared.fingerprint)
+        self._linked = False
         self._unanswered = b""  # the update that waits for its verdict
         self._after: tuple[str, int] | None = None  # run and round of the last update
 
@@ -77,7 +79,7 @@ class Agent:
         """Takes part until the last round; answers the final scores."""
         left = self._rounds.resume()
         shared = self._next_shared()
-        if left is not None and left.outbox and left.run == shared.run:
+        if left and left.outbox and left.run == shared.run and left.round <= shared.round:
             self._deliver(left.outbox)
             shared = self._next_shared()
         while not shared.last:
@@ -90,7 +92,7 @@ class Agent:
         """Says goodbye, so that no round waits for this device."""
         gone = to_bytes(DeviceState(device=self._device, online=False))
         self._channel.publish(self._topics.state(self._device), gone, retain=True)
-        self._channel.transport.flush(_FLUSH)
+        self._channel.transport.flush(_FLUSH if self._linked else _SHORT_FLUSH)
 
     # --- one round ------------------------------------------------------------------------
 
@@ -99,9 +101,13 @@ class Agent:
         assert self._view.aggregator is not None
         exchange, run, number = self._view.aggregator.exchange, shared.run, shared.round
         scores: dict[str, float] = {}
-        if left is not None and left.base and (left.run, left.round) == (run, number):
-            base, done = left.base, left.steps_done
+        # Where nobody waits for a round, one that is half trained counts whenever it is done.
+        waiting = self._view.aggregator.mode != "async"
+        if left and left.base and left.run == run and not (waiting and left.round != number):
+            base, done, number = left.base, left.steps_done, left.round
         else:
+            if left and left.base:
+                self._learner.learnt(left.base, exchange)  # for a round that is over: not sent
             self._learner.adopt(shared.tensors)
             base, done = self._learner.shared(), 0
             scores = self._rounds.evaluate(number)
@@ -130,7 +136,7 @@ class Agent:
         self._send()
         sent = self._clock()
         while not self._answered(update):
-            self._look()
+            self._look(self._patience)
             if self._clock() - sent > self._rounds.plan.resend_seconds:
                 self._log.event("resending", round=update.round)
                 self._send()
@@ -144,10 +150,15 @@ class Agent:
                 self._log.event("refused", round=update.round, reason=verdict.reason)
                 if verdict.reason not in _GO_ON:
                     raise FleetRefused(f"the aggregator refused an update: {verdict.text}")
-                if verdict.reason == Reason.EARLY:
-                    self._after = None  # the fleet went back; start from where it is
             return True
-        return shared is not None and (shared.run != update.run or shared.round > update.round)
+        return shared is not None and not self._is_open(update.run, update.round, shared)
+
+    def _is_open(self, run: str, round: int, shared: Shared) -> bool:
+        """Whether an update for that round can still count, now that there is `shared`."""
+        if shared.run != run or shared.last:
+            return False
+        assert self._view.aggregator is not None
+        return self._view.aggregator.mode == "async" or shared.round <= round
 
     def _finish(self, shared: Shared) -> dict[str, float]:
         self._learner.adopt(shared.tensors)
@@ -161,18 +172,27 @@ class Agent:
 
     def _next_shared(self) -> Shared:
         """Waits for a θ_shared that this device has not yet sent an update for."""
-        asked = self._clock()
+        asked, told = self._clock(), False
         self._log.progress("waiting for the fleet")
         while True:
+            while self._look(0.0):
+                pass  # after a long silence many have come, and only the newest is of use
             shared = self._view.shared
             if shared is not None and self._is_next(shared):
                 if self._learner.fits(shared.tensors):
                     return shared
                 raise FleetRefused("the fleet's θ_shared does not fit this bundle.")
-            self._look()
+            self._look(self._patience)
             if self._clock() - asked > self._rounds.plan.resend_seconds:
                 self._announce()  # whatever got lost, the aggregator answers a birth
                 asked = self._clock()
+                if not told and self._linked and not self._is_coordinated():
+                    self._log.event("waiting", reason="the fleet has no aggregator at the moment.")
+                    told = True
+
+    def _is_coordinated(self) -> bool:
+        aggregator = self._view.aggregator
+        return aggregator is not None and aggregator.status == "online"
 
     def _is_next(self, shared: Shared) -> bool:
         if shared.last:
@@ -181,15 +201,18 @@ class Agent:
             return False
         return self._after is None or shared.run != self._after[0] or shared.round > self._after[1]
 
-    def _look(self) -> None:
-        """Takes one event, or notices after a while that there is none."""
+    def _look(self, timeout: float) -> bool:
+        """Takes one event, if there is one within `timeout` seconds."""
         self._rounds.check_stop()
-        match self._channel.receive(_WAIT):
+        event = self._channel.receive(timeout)
+        match event:
             case Connected():
+                self._linked = True
                 self._log.event("connected")
                 self._announce()
                 self._send()
             case Disconnected(reason, final):
+                self._linked = False
                 if final:
                     raise FleetRefused(reason)
                 self._log.event("disconnected", reason=reason)
@@ -197,6 +220,7 @@ class Agent:
                 self._learn_from(topic, payload)
             case Broken(topic, error):
                 self._log.event("ignored", topic=topic, text=str(error))
+        return event is not None
 
     def _learn_from(self, topic: str, payload: bytes) -> None:
         was_joined = self._view.joined
@@ -205,8 +229,8 @@ class Agent:
         except WireError as error:
             self._log.event("ignored", topic=topic, text=str(error))
             return
-        join = self._view.join
-        if join is not None and not join.accepted:
+        join, aggregator = self._view.join, self._view.aggregator
+        if join and aggregator and join.run == aggregator.run and not join.accepted:
             raise FleetRefused(f"the aggregator refused this device: {join.text}")
         if self._view.joined and not was_joined:
             self._log.event("joined", run=join.run if join else "")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import signal
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from broker.log import Log
 from broker.messages import DeviceState, to_bytes
 from broker.slice import SharedTensor, Slice
 from broker.topics import NameRefused, Topics, check_name
-from broker.transport import TransportError, Will
+from broker.transport import TransportError, Will, parse_address
 from firmware_sim.agent import Agent, FleetRefused
 from firmware_sim.bundle import Bundle, BundleError, open_bundle
 from firmware_sim.checkpoint import CheckpointError, Checkpoints
@@ -73,8 +74,20 @@ def arguments() -> argparse.ArgumentParser:
     add("--game", default="breakout", help="atari: which one (default %(default)s)")
     add("--seed", type=int, default=0, help="of the order of the data and of the play")
     add("--evaluate-every", type=positive, default=1, metavar="N", help="rounds (default 1)")
-    add("--checkpoint-seconds", type=float, default=60.0, metavar="S", help="(default 60)")
-    add("--resend-seconds", type=float, default=10.0, metavar="S", help="(default 10)")
+    add(
+        "--checkpoint-seconds",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="a kill costs at most so much work (default %(default)g)",
+    )
+    add(
+        "--resend-seconds",
+        type=seconds,
+        default=10.0,
+        metavar="S",
+        help="what was not answered by then is sent again (default %(default)g)",
+    )
     add("--runtime", choices=tuple(RUNTIMES), help="default: the first one installed")
     add_link_options(parser)
     return parser
@@ -87,9 +100,19 @@ def positive(text: str) -> int:
     return number
 
 
+def seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return number
+
+
 def share(text: str) -> tuple[float, float]:
     start, _, stop = text.partition(":")
-    return float(start), float(stop)
+    try:
+        return float(start), float(stop)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B, as 0:0.2 is") from None
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -101,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         scores = work(args, Log())
     except USER_ERRORS as error:
         sys.exit(f"error: {error}")
-    except Stopped:
+    except (Stopped, KeyboardInterrupt):  # the latter before there was anything to stop
         sys.stderr.write(f"stopped; {args.state} keeps everything, the same command goes on\n")
         sys.exit(INTERRUPTED)
     print(json.dumps(scores))
@@ -110,6 +133,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
     """Puts the parts together and trains; answers the final scores."""
     check_name("device", args.id)
+    if not args.isolated:  # what is mistyped is said before anything is loaded
+        Topics(args.fleet)
+        parse_address(args.broker)
     bundle = open_bundle(args.bundle)
     profile = bundle.manifest["profile"]
     options = TaskOptions(data=args.data, share=args.share, seed=args.seed, game=args.game)

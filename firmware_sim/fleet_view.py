@@ -11,10 +11,11 @@ _RUNS = 2  # θ_shared is kept of the aggregator's run and of one that may becom
 class FleetView:
     """The newest of everything; messages may come twice, late and in any order."""
 
-    def __init__(self, device: str, topics: Topics, *, limit: int) -> None:
+    def __init__(self, device: str, topics: Topics, *, limit: int, fingerprint: str) -> None:
         self._device = device
         self._topics = topics
         self._limit = limit
+        self._fingerprint = fingerprint
         self._shared: dict[str, Shared] = {}  # by run
         self.aggregator: AggregatorState | None = None
         self.join: Verdict | None = None
@@ -41,10 +42,10 @@ class FleetView:
             self._take_shared(from_bytes(Shared, payload, limit=self._limit))
         elif topic == topics.verdict(device):
             verdict = from_bytes(Verdict, payload)
-            if verdict.about == "join":
-                self.join = verdict
-            else:
+            if verdict.about != "join":
                 self.verdict = verdict
+            elif verdict.nonce in ("", self._fingerprint):  # another: of an earlier bundle
+                self.join = verdict
 
     def _take_shared(self, shared: Shared) -> None:
         """Other runs too: a new run's θ_shared may come before the word that there is one."""

@@ -1,0 +1,116 @@
+"""A file is the old one or the new one, and says itself when it has decayed."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from broker.durable import read_sealed, write_file, write_sealed
+from broker.wire import WireError, encode
+
+FIELDS = {"round": 7, "owner": {"device": "pi-1"}, "note": "θ"}
+TENSORS = {
+    "kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "step": np.asarray(3, np.int64),
+    "none": np.zeros((0, 4), np.float32),
+    "text": np.frombuffer(b"{}", np.uint8),
+}
+
+WRITER = """
+import sys
+from pathlib import Path
+from broker.durable import write_file
+path, size = Path(sys.argv[1]), int(sys.argv[2])
+print("ready", flush=True)
+for number in range(10**9):
+    write_file(path, bytes([number % 256]) * size)
+"""
+
+
+def test_a_file_is_replaced_whole_and_no_draft_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for data in (b"first", b"", b"the third one"):
+        write_file(path, data)
+        assert path.read_bytes() == data
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_draft_that_was_cut_off_is_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_file(path, b"old")
+    (tmp_path / ".file.new").write_bytes(b"a very long draft that was cut o")
+    write_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_file(path, b"old")
+    (tmp_path / ".file.new").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def test_killed_at_any_moment_a_file_is_whole(tmp_path: Path) -> None:
+    path, size, rng = tmp_path / "file", 300_000, random.Random(0)
+    path.write_bytes(bytes(size))
+    for _ in range(3):
+        command = [sys.executable, "-c", WRITER, str(path), str(size)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"ready\n"
+            for _ in range(rng.randrange(1, 200)):
+                data = path.read_bytes()
+                assert len(data) == size
+                assert len(set(data)) == 1, "half an old file and half a new one"
+            child.kill()
+        data = path.read_bytes()
+        assert (len(data), len(set(data))) == (size, 1)
+
+
+# --- sealed --------------------------------------------------------------------------------------
+
+
+def test_what_is_sealed_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    path = tmp_path / "sealed.safetensors"
+    write_sealed(path, "note", FIELDS, TENSORS)
+    found = read_sealed(path, "note")
+    assert (found.kind, dict(found.fields)) == ("note", FIELDS)
+    assert found.tensors.keys() == TENSORS.keys()
+    for name, array in TENSORS.items():
+        again = found.tensors[name]
+        assert (again.dtype, again.shape) == (array.dtype, array.shape)
+        assert again.tobytes() == array.tobytes()
+    assert load_file(path).keys() == TENSORS.keys(), "any safetensors library can look into it"
+
+
+def test_no_changed_bit_goes_unnoticed(tmp_path: Path) -> None:
+    path = tmp_path / "sealed.safetensors"
+    write_sealed(path, "note", FIELDS, TENSORS)
+    good = path.read_bytes()
+    for index in range(len(good)):
+        damaged = bytearray(good)
+        damaged[index] ^= 1 << index % 8
+        path.write_bytes(damaged)
+        with pytest.raises(WireError):
+            read_sealed(path, "note")
+    for length in range(len(good)):
+        path.write_bytes(good[:length])
+        with pytest.raises(WireError):
+            read_sealed(path, "note")
+
+
+def test_what_is_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sealed.safetensors"
+    write_sealed(path, "note", FIELDS, TENSORS)
+    with pytest.raises(WireError, match=r"^it holds a 'note', not a 'letter'\.$"):
+        read_sealed(path, "letter")
+    path.write_bytes(encode("note", FIELDS, TENSORS))
+    with pytest.raises(WireError, match=r"^it is damaged, for its checksum differs\.$"):
+        read_sealed(path, "note")
