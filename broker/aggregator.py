@@ -65,9 +65,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--state", type=Path, required=True, metavar="DIR", help="where everything is kept")
     add("--mode", choices=MODES, default="sync", help="wait for rounds, or merge at once (sync)")
     add("--merge", choices=MERGES, default="samples", help="how updates are merged (samples)")
-    add(
-        "--byzantine", type=int, default=0, metavar="F", help="devices that may lie, for the robust"
-    )
+    add("--byzantine", type=int, default=0, metavar="F", help="devices that may lie (0)")
     add("--clip-norm", type=float, metavar="NORM", help="scale larger updates down to this norm")
     add("--exchange", choices=EXCHANGES, default="delta", help="what devices send (delta)")
     add(

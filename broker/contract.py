@@ -50,7 +50,9 @@ class Contract:
             return state
         if not slice_.tensors:
             raise Refused(Reason.WRONG_NAME, "the device shares no tensor.")
-        if difference := first_difference(slice_, Slice.of(self.known.values())):
+        order = {name: place for place, name in enumerate(self.known)}  # JSON sorts by name
+        met = sorted(slice_.tensors, key=lambda t: order.get(t.name, len(order)))
+        if difference := first_difference(Slice.of(met), Slice.of(self.known.values())):
             raise Refused(Reason.WRONG_FINGERPRINT, difference)
         return state
 

@@ -8,6 +8,8 @@ import time
 from datetime import UTC, datetime
 from typing import TextIO
 
+PROGRESS_SECONDS = 0.1  # between two lines that are written over
+
 
 class Log:
     """Writes events with their fields; never payloads, passwords or whole exceptions."""
@@ -16,6 +18,7 @@ class Log:
         self._stream = stream or sys.stderr
         self._as_json = not self._stream.isatty() if as_json is None else as_json
         self._progress = False
+        self._next_progress = 0.0
 
     def event(self, name: str, **fields: object) -> None:
         if self._as_json:
@@ -24,15 +27,21 @@ class Log:
         else:
             said = "  ".join(f"{key}={_short(value)}" for key, value in fields.items())
             text = f"{time.strftime('%H:%M:%S')}  {name:<14}{said}"
-        clear = "\r\x1b[K" if self._progress else ""
-        self._progress = False
-        print(clear + text, file=self._stream, flush=True)
+        self.end_line()
+        print(text, file=self._stream, flush=True)
+
+    def end_line(self) -> None:
+        """Clears the line of progress, so that others can write."""
+        if self._progress:
+            print("\r\x1b[K", end="", file=self._stream, flush=True)
+            self._progress = False
 
     def progress(self, text: str) -> None:
-        """One line that is written over; only on a terminal."""
-        if not self._as_json:
+        """One line that is written over now and then; only on a terminal."""
+        if not self._as_json and time.monotonic() >= self._next_progress:
             print(f"\r\x1b[K{text}", end="", file=self._stream, flush=True)
             self._progress = True
+            self._next_progress = time.monotonic() + PROGRESS_SECONDS
 
 
 def _short(value: object) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from broker.asynchronous import Asynchronous
 from broker.channel import Broken, Channel, Event, Message
 from broker.contract import Contract
-from broker.coordinator import Coordinator, Outcome, Settings, State
+from broker.coordinator import MAX_DEVICES, Coordinator, Outcome, Settings, State
 from broker.counters import Counters, to_text
 from broker.log import Log
 from broker.messages import (
@@ -123,7 +123,13 @@ class Aggregator:
         Lingers after the last round until the devices have left, if it brought the broker.
         """
         log, coordinator = self._log, self._coordinator
-        log.event("start", round=self.state.round, mode=self._settings.mode, run=self.state.run)
+        log.event(
+            "start",
+            fleet=self._topics.fleet,
+            mode=self._settings.mode,
+            round=self.state.round,
+            run=self.state.run,
+        )
         while not self._stopping and not coordinator.finished:
             self.turn()
         while coordinator.finished and not self._stopping and not self._told():
@@ -232,6 +238,9 @@ class Aggregator:
         if not state.online:
             self._leave(device)
             return []
+        if len(self._present) >= MAX_DEVICES and device not in self._present:
+            full = Refused(Reason.FULL, f"the fleet has its {MAX_DEVICES} devices.")
+            return [self._refusal(device, "join", full, state)]
         self._coordinator.join(device)
         if device not in self._present:
             self._log.event("joined", device=device, **_shown(state.about))

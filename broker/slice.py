@@ -54,7 +54,10 @@ def union(slices: Iterable[Slice]) -> Slice:
         names = {tensor.name for tensor in known.tensors}
         common = Slice.of(tensor for tensor in new.tensors if tensor.name in names)
         if difference := first_difference(common, known):
-            raise SliceError(f"two slices contradict each other: {difference}")
+            said = difference.replace("on the device", "in one").replace(
+                "in the fleet", "in others"
+            )
+            raise SliceError(f"two slices contradict each other: {said}")
         known = Slice.of((*known.tensors, *(t for t in new.tensors if t.name not in names)))
     return known
 

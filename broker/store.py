@@ -180,7 +180,7 @@ class Store:
         for name, mine in asdict(self._identity).items():
             if found[name] != mine:
                 raise StoreError(
-                    f"{self._folder} belongs to a fleet whose {name} is {found[name]!r}, "
+                    f"{self._folder} belongs to something else: its {name} is {found[name]!r}, "
                     f"not {mine!r}; give another --state."
                 )
 

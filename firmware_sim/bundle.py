@@ -55,6 +55,8 @@ def open_bundle(folder: Path) -> Bundle:
     files = manifest.get("files")
     if not isinstance(files, dict):
         raise BundleError(f"{folder / MANIFEST} does not list the bundle's files.")
+    if missing := sorted({"profile", "branch", "tensors", "signatures"} - manifest.keys()):
+        raise BundleError(f"{folder / MANIFEST} lacks {', '.join(missing)}.")
     for name in FILES:
         _check_file(folder / name, files.get(name))
     return Bundle(folder, manifest)

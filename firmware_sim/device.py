@@ -30,7 +30,7 @@ from firmware_sim.checkpoint import CheckpointError, Checkpoints
 from firmware_sim.isolated import train_alone
 from firmware_sim.learner import Learner
 from firmware_sim.rounds import Diverged, Plan, Rounds, Stopped
-from firmware_sim.runtime import RUNTIMES, Model, RuntimeUnavailable, WrongInput
+from firmware_sim.runtime import RUNTIMES, Model, RuntimeUnavailable, WrongInput, installed_runtimes
 from firmware_sim.tasks import TASKS, TaskError, TaskOptions, make_task
 
 INTERRUPTED = 130  # exit code after Ctrl-C or SIGTERM, by the shells' convention
@@ -59,7 +59,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--task", choices=TASKS, required=True, help="what to train on")
     add("--state", type=Path, required=True, metavar="DIR", help="where checkpoints are kept")
     add("--fleet", help="name of the fleet")
-    add("--id", metavar="ID", default="device", help="name of this device (default %(default)s)")
+    add("--id", metavar="ID", help="name of this device; no two of a fleet may have the same")
     add("--isolated", action="store_true", help="train alone, without a broker")
     add("--steps", type=positive, default=100, metavar="N", help="mini-batches in a round (100)")
     add("--rounds", type=positive, default=10, metavar="N", help="with --isolated: how many (10)")
@@ -88,7 +88,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="S",
         help="what was not answered by then is sent again (default %(default)g)",
     )
-    add("--runtime", choices=tuple(RUNTIMES), help="default: the first one installed")
+    add("--runtime", choices=tuple(RUNTIMES), help="default: the one that the bundle was made for")
     add_link_options(parser)
     return parser
 
@@ -118,13 +118,17 @@ def share(text: str) -> tuple[float, float]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
     args = parser.parse_args(argv)
-    if not args.isolated and not args.fleet:
-        parser.error("say --fleet NAME, or --isolated to train without one")
+    if not args.isolated and not (args.fleet and args.id):
+        parser.error("say --fleet NAME and --id ID, or --isolated to train without a fleet")
+    args.id = args.id or "device"
+    log = Log()
     try:
-        scores = work(args, Log())
+        scores = work(args, log)
     except USER_ERRORS as error:
+        log.end_line()
         sys.exit(f"error: {error}")
     except (Stopped, KeyboardInterrupt):  # the latter before there was anything to stop
+        log.end_line()
         sys.stderr.write(f"stopped; {args.state} keeps everything, the same command goes on\n")
         sys.exit(INTERRUPTED)
     print(json.dumps(scores))
@@ -140,7 +144,9 @@ def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
     profile = bundle.manifest["profile"]
     options = TaskOptions(data=args.data, share=args.share, seed=args.seed, game=args.game)
     task = make_task(args.task, bundle, options)
-    model = Model(bundle.model, runtime=args.runtime, threads=profile["threads"])
+    model = Model(
+        bundle.model, runtime=runtime_for(bundle, args.runtime), threads=profile["threads"]
+    )
     shared = shared_slice(bundle)
     plan = Plan(args.steps, args.evaluate_every, args.checkpoint_seconds, args.resend_seconds)
     checkpoints = Checkpoints(
@@ -183,6 +189,12 @@ def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
             return agent.run()
         finally:
             agent.leave()
+
+
+def runtime_for(bundle: Bundle, wanted: str | None) -> str | None:
+    """What the user wants, or the one that the bundle was made for if it is installed."""
+    made_for = bundle.manifest["profile"]["runtime"]
+    return wanted or (made_for if made_for in installed_runtimes() else None)
 
 
 def shared_slice(bundle: Bundle) -> Slice:

@@ -14,7 +14,7 @@ def train_alone(rounds: Rounds, count: int) -> dict[str, float]:
     if left is not None and left.run != RUN:
         raise CheckpointError("the checkpoint was made in a fleet; give another --state.")
     first, done = (left.round, left.steps_done) if left else (0, 0)
-    scores: dict[str, float] = {}
+    scores = rounds.evaluate(0) if left is None else {}
     for number in range(first, count):
         rounds.train(run=RUN, round=number, exchange="delta", base={}, done=done)
         done = 0

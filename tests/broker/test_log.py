@@ -4,8 +4,9 @@ import io
 import json
 import re
 from datetime import UTC, datetime
+from time import sleep
 
-from broker.log import Log
+from broker.log import PROGRESS_SECONDS, Log
 from broker.messages import Reason
 
 
@@ -54,6 +55,8 @@ def test_progress_is_written_over_and_then_cleared() -> None:
     stream = Terminal()
     log = Log(stream)
     log.progress("step 1/2")
+    log.progress("too soon after the first")
+    sleep(PROGRESS_SECONDS)
     log.progress("step 2/2")
     log.event("trained")
     log.event("evaluated")
@@ -78,3 +81,14 @@ def test_events_go_to_standard_error(capsys) -> None:
     Log().event("start")
     said = capsys.readouterr()
     assert (said.out, json.loads(said.err)["event"]) == ("", "start")
+
+
+def test_an_ended_line_is_not_written_on() -> None:
+    stream = Terminal()
+    log = Log(stream)
+    log.end_line()
+    assert stream.getvalue() == "", "there is no line to end"
+    log.progress("waiting")
+    log.end_line()
+    log.end_line()
+    assert stream.getvalue() == "\r\x1b[Kwaiting\r\x1b[K"

@@ -254,7 +254,7 @@ def test_old_journals_are_harmless(folder: Path, journal: Path) -> None:
 def test_a_folder_of_another_fleet_is_refused(folder: Path, name: str, value: str) -> None:
     theirs = getattr(IDENTITY, name)
     assert refusal(folder, replace(IDENTITY, **{name: value})) == (
-        f"{folder} belongs to a fleet whose {name} is {theirs!r}, not {value!r}; "
+        f"{folder} belongs to something else: its {name} is {theirs!r}, not {value!r}; "
         "give another --state."
     )
 

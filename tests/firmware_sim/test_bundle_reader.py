@@ -15,6 +15,10 @@ CONTENT = {"model.tflite": b"model", "shared.onnx": b"slice", "infer.tflite": b"
 def described(content: dict[str, bytes] = CONTENT) -> dict[str, Any]:
     return {
         "format": 1,
+        "profile": {},
+        "branch": {},
+        "tensors": [],
+        "signatures": {},
         "files": {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in content.items()
@@ -75,10 +79,11 @@ def test_a_missing_folder_is_refused(tmp_path: Path):
         (b'{"format": "1"}', "has format '1'; this version reads 1."),
         (b'{"format": 1}', "does not list the bundle's files."),
         (b'{"format": 1, "files": []}', "does not list the bundle's files."),
+        (b'{"format": 1, "files": {}, "branch": {}}', "lacks profile, signatures, tensors."),
         (b" " * (4 * 2**20 + 1), "is larger than any manifest."),
     ],
     ids=["empty", "cut off", "not UTF-8", "deep", "a list", "no format", "format 2", "format '1'",
-         "no files", "list of files", "huge"],
+         "no files", "list of files", "parts missing", "huge"],
 )  # fmt: skip
 def test_a_bad_manifest_is_refused(folder: Path, manifest: bytes, problem: str):
     file = folder / "manifest.json"

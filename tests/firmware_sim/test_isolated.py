@@ -84,7 +84,7 @@ def test_every_round_is_trained_and_evaluated_once(start: Start) -> None:
     assert [(e["round"], e["steps"]) for e in rounds.events("trained")] == [
         (number, STEPS) for number in range(COUNT)
     ]
-    assert [event["round"] for event in rounds.events("evaluated")] == [1, 2, 3]
+    assert [event["round"] for event in rounds.events("evaluated")] == [0, 1, 2, 3]
     assert scores == rounds.learner.evaluate()
     assert float(rounds.learner.model.call("get_state")["optimizer/step"]) == COUNT * STEPS
 
@@ -92,7 +92,7 @@ def test_every_round_is_trained_and_evaluated_once(start: Start) -> None:
 def test_the_last_round_is_always_evaluated(start: Start) -> None:
     rounds = start(evaluate_every=2)
     assert train_alone(rounds, COUNT).keys() == {"loss", "accuracy"}
-    assert [event["round"] for event in rounds.events("evaluated")] == [2, 3]
+    assert [event["round"] for event in rounds.events("evaluated")] == [0, 2, 3]
 
 
 def test_a_run_that_is_over_is_only_evaluated(

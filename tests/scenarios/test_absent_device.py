@@ -1,0 +1,168 @@
+"""A device does not come back, or hangs; the others go on.
+
+One device is a real process that learns digits; the others are agents in threads that share the
+same slice. SIGKILL ends the process for good, and mosquitto publishes its will; or SIGSTOP freezes
+it while its connection stays. Expected: nobody waits for a device that is gone; for one that hangs
+a round waits until its deadline; too few devices change nothing but the count of extensions; and
+what the frozen device learnt is refused as late, after which it goes on from the newest θ_shared.
+"""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.counters import from_text
+from broker.messages import DeviceState, Reason, Shared, Update, Verdict
+from broker.slice import Slice, Tensors
+from broker.slice_file import read_slice
+from broker.topics import Topics
+from firmware_sim.bundle import SLICE, Bundle
+from firmware_sim.device import shared_slice
+
+pytestmark = pytest.mark.xdist_group("fleet")
+
+
+@pytest.fixture
+def bundle(bundles: dict[str, Bundle]) -> Bundle:
+    return bundles["weak"]
+
+
+@pytest.fixture
+def shared(bundle: Bundle) -> Slice:
+    return shared_slice(bundle)
+
+
+@pytest.fixture
+def start(bundle: Bundle) -> Tensors:
+    return read_slice(bundle.folder / SLICE)[1]
+
+
+def test_one_that_is_gone_is_not_waited_for(
+    bundle: Bundle,
+    shared: Slice,
+    start: Tensors,
+    programs: Any,
+    watcher: Any,
+    scripted: Callable[..., Any],
+    topics: Topics,
+    replay: Callable[..., Tensors],
+    same: Callable[..., None],
+) -> None:
+    """The deadline is longer than any test; the round closes because the will says that it can."""
+    options = ("--quorum", "2", "--deadline", "3600", "--rounds", "5")
+    aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options)
+    gone = programs.device("gone", bundle, "--steps", "20")
+    aggregator.wait_for("joined", device="gone")
+    stay = [scripted(name, shared, samples=100, seed=ord(name)) for name in "ab"]
+    gone.wait_for("evaluated", round=2)
+    gone.kill()
+    watcher.wait_for(DeviceState, topics.state("gone"), lambda state: not state.online)
+    aggregator.wait_for("left", device="gone")
+    for device in stay:
+        device.finish()
+    assert aggregator.exit_code() == 0
+    final = watcher.wait_for(Shared, topics.shared, lambda s: s.last)
+
+    accepted = watcher.accepted()
+    assert {u.round for u in accepted if u.device in "ab"} == set(range(5))
+    rounds_of_gone = [u.round for u in accepted if u.device == "gone"]
+    assert rounds_of_gone in ([0, 1], [0, 1, 2])  # the last one if it was already on its way
+    merged = [event["devices"] for event in aggregator.history("merged")]
+    assert merged == [3 if n in rounds_of_gone else 2 for n in range(5)]
+    assert not aggregator.history("extended")
+    same(final.tensors, replay(start, accepted))
+
+
+def test_too_few_change_nothing(
+    bundle: Bundle,
+    shared: Slice,
+    start: Tensors,
+    programs: Any,
+    watcher: Any,
+    scripted: Callable[..., Any],
+    topics: Topics,
+    until: Callable[..., Any],
+    replay: Callable[..., Tensors],
+    same: Callable[..., None],
+) -> None:
+    """Two are needed and one is left, until a third one, which is new, takes the place."""
+    options = ("--quorum", "2", "--deadline", "0.2", "--rounds", "3")
+    aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options)
+    gone = programs.device("gone", bundle, "--steps", "20")
+    aggregator.wait_for("joined", device="gone")
+    stays = scripted("stays", shared, samples=100, seed=1)
+    gone.wait_for("evaluated", round=1)
+    gone.send(signal.SIGSTOP)  # it will not send anything any more
+    aggregator.wait_for("accepted", device="stays", round=1)
+    gone.kill()
+    aggregator.wait_for("left", device="gone")
+    before, extended = len(watcher.packets), len(aggregator.history("extended"))
+    until(lambda: len(aggregator.history("extended")) >= extended + 3, "three extensions")
+
+    assert [e["round"] for e in aggregator.history("extended")[extended:][:3]] == [1, 1, 1]
+    assert [e["devices"] for e in aggregator.history("extended")[extended:][:3]] == [1, 1, 1]
+    assert [e["round"] for e in aggregator.history("merged")] == [1]
+    topics_since = {packet.topic for packet in watcher.packets[before:]}
+    assert not any(topic.startswith(topics.shared) for topic in topics_since)
+
+    scripted("spare", shared, samples=30, seed=2).finish()
+    stays.finish()
+    assert aggregator.exit_code() == 0
+    final = watcher.wait_for(Shared, topics.shared, lambda s: s.last)
+    accepted = watcher.accepted()
+    assert {(u.device, u.round) for u in accepted} == {
+        *(("gone", 0), ("stays", 0)),
+        *((name, n) for name in ("stays", "spare") for n in (1, 2)),
+    }
+    same(final.tensors, replay(start, accepted))
+    until(lambda: counters(watcher, topics).get("rounds_merged") == 3, "the last metrics")
+    counted = len(aggregator.history("extended"))
+    assert counters(watcher, topics)["rounds_extended"] == counted
+
+
+def test_one_that_hangs_holds_the_others_up_until_the_deadline(
+    bundle: Bundle,
+    shared: Slice,
+    start: Tensors,
+    programs: Any,
+    watcher: Any,
+    scripted: Callable[..., Any],
+    topics: Topics,
+    replay: Callable[..., Tensors],
+    same: Callable[..., None],
+) -> None:
+    options = ("--quorum", "2", "--deadline", "0.6", "--rounds", "8")
+    aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options)
+    hangs = programs.device("hangs", bundle, "--steps", "50", "--resend-seconds", "1")
+    aggregator.wait_for("joined", device="hangs")
+    others = [scripted(name, shared, samples=100, seed=ord(name)) for name in "ab"]
+    hangs.wait_for("evaluated", round=1)
+    hangs.send(signal.SIGSTOP)
+    aggregator.wait_for("merged", round=3)
+    hangs.send(signal.SIGCONT)
+    for device in others:
+        device.finish()
+    assert [hangs.exit_code(), aggregator.exit_code()] == [0, 0]
+    final = watcher.wait_for(Shared, topics.shared, lambda s: s.last)
+
+    accepted = watcher.accepted()
+    assert {u.round for u in accepted if u.device in "ab"} == set(range(8))
+    mine = [u.round for u in accepted if u.device == "hangs"]
+    assert 0 in mine
+    assert not {1, 2} & set(mine)
+    assert max(mine) > 2  # it takes part again
+    first_late = next(v for v in watcher.heard(Verdict, topics.verdict("hangs")) if not v.accepted)
+    assert (first_late.reason, first_late.round) == (Reason.LATE, 1)
+    sent = {u.nonce: u for u in watcher.heard(Update, topics.update("hangs"))}
+    rounds = [u.round for u in sent.values()]
+    assert rounds == sorted(set(rounds))  # every round is trained once at most
+    assert 2 not in rounds  # after its late one it starts from the newest
+    same(final.tensors, replay(start, accepted))
+
+
+def counters(watcher: Any, topics: Topics) -> dict[str, float]:
+    """The newest of the aggregator's."""
+    texts = [p.payload for p in watcher.packets if p.topic == topics.aggregator_metrics]
+    return from_text(texts[-1].decode()) if texts else {}

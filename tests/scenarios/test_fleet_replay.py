@@ -1,0 +1,155 @@
+"""What a fleet computes is what plain arithmetic gives.
+
+An aggregator and three devices, two weak and one powerful, run as processes over mosquitto and
+learn digits; each holds another amount of data. A watcher records what is on the wire. From the
+updates that were accepted and the values in the slice's file, plain numpy gives θ_shared. Expected:
+the retained θ_shared is that to 1e-6, and so are the shared tensors in every device's checkpoint.
+
+In asynchronous mode the order of merging matters. Every accepted update is a merge, and verdicts
+leave the aggregator in the order of merging, so as long as nobody is killed the verdicts tell it.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from broker.messages import Shared, Update
+from broker.slice import Tensors
+from broker.topics import Topics
+from firmware_sim.bundle import MODEL, SLICE, Bundle
+from firmware_sim.checkpoint import Checkpoints
+
+pytestmark = pytest.mark.xdist_group("fleet")
+
+DEVICES = {"pi-1": ("weak", "0:0.2"), "pi-2": ("weak", "0.2:0.5"), "gateway": ("powerful", "0.5:1")}
+ROUNDS = 4  # merges of a synchronous fleet
+
+
+@pytest.fixture
+def start(bundles: dict[str, Bundle]) -> Tensors:
+    """The values in the first slice's file, which the fleet starts from."""
+    graph = onnx.load(bundles["weak"].folder / SLICE).graph
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+
+
+@pytest.fixture
+def learn(
+    bundles: dict[str, Bundle], programs: Any, watcher: Any, topics: Topics
+) -> Callable[..., list[Update]]:
+    """Runs the fleet with these options to its end; the answer is what it accepted."""
+
+    def run(*options: str) -> list[Update]:
+        devices = [
+            programs.device(
+                name, bundles[profile], *("--share", share, "--steps", "3", "--seed", str(seed))
+            )
+            for seed, (name, (profile, share)) in enumerate(DEVICES.items())
+        ]
+        for device in devices:
+            device.wait_for("connected")  # so that all start together, when the aggregator comes
+        slices = [part for b in bundles.values() for part in ("--slice", b.folder / SLICE)]
+        aggregator = programs.aggregator(*slices, "--quorum", str(len(DEVICES)), *options)
+        assert [p.exit_code() for p in (aggregator, *devices)] == [0, 0, 0, 0]
+        watcher.wait_for(Shared, topics.shared, lambda shared: shared.last)
+        return watcher.accepted()
+
+    return run
+
+
+@pytest.fixture
+def check_ends(
+    bundles: dict[str, Bundle],
+    tmp_path: Path,
+    watch: Callable[[], Any],
+    topics: Topics,
+    same: Callable[..., None],
+) -> Callable[[Tensors, int], None]:
+    """Asserts that the broker and every device have θ_shared after so many merges."""
+
+    def check(expected: Tensors, merges: int) -> None:
+        retained = watch().wait_for(Shared, topics.shared)
+        assert (retained.round, retained.last) == (merges, True)
+        same(retained.tensors, expected)
+        for name, (profile, _) in DEVICES.items():
+            digest = bundles[profile].manifest["files"][MODEL]["sha256"]
+            kept = Checkpoints(tmp_path / name, device=name, bundle=digest).load()
+            assert kept is not None
+            assert kept.round == merges
+            same({tensor: kept.learner[f"model/{tensor}"] for tensor in expected}, expected)
+
+    return check
+
+
+def check_rounds(updates: list[Update]) -> None:
+    """Every device once in every round, with its own amount of data and something learnt."""
+    assert sorted((u.round, u.device) for u in updates) == sorted(
+        (number, device) for number in range(ROUNDS) for device in DEVICES
+    )
+    assert {u.device: u.samples for u in updates} == {"pi-1": 287, "pi-2": 431, "gateway": 719}
+    assert all(np.abs(tensor).max() > 1e-5 for u in updates for tensor in u.tensors.values())
+
+
+@pytest.mark.parametrize("merge", ["samples", "mean"])
+def test_synchronous_rounds(
+    merge: str,
+    start: Tensors,
+    learn: Callable[..., list[Update]],
+    check_ends: Callable[[Tensors, int], None],
+    replay: Callable[..., Tensors],
+) -> None:
+    updates = learn("--merge", merge, "--rounds", str(ROUNDS))
+    check_rounds(updates)
+    check_ends(replay(start, updates, mean=merge == "mean"), ROUNDS)
+
+
+def test_synchronous_gradients_with_adam(
+    start: Tensors,
+    learn: Callable[..., list[Update]],
+    check_ends: Callable[[Tensors, int], None],
+) -> None:
+    options = ("--exchange", "gradient", "--optimizer", "adam:0.01")
+    updates = learn(*options, "--merge", "samples", "--rounds", str(ROUNDS))
+    check_rounds(updates)
+    theta = {name: value.astype(np.float64) for name, value in start.items()}
+    mean = {name: np.zeros(value.shape) for name, value in start.items()}
+    square = {name: np.zeros(value.shape) for name, value in start.items()}
+    for t in range(1, ROUNDS + 1):
+        sent = [u for u in updates if u.round == t - 1]
+        for name in theta:
+            # g = Σ_k n_k·g_k / Σ_k n_k, then Kingma & Ba's Adam with ε beside √v as Keras has it.
+            g = sum(u.samples * u.tensors[name].astype(np.float64) for u in sent)
+            g = g / sum(u.samples for u in sent)
+            mean[name] = 0.9 * mean[name] + 0.1 * g
+            square[name] = 0.999 * square[name] + 0.001 * g**2
+            rate = 0.01 * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            theta[name] = theta[name] - rate * mean[name] / (np.sqrt(square[name]) + 1e-7)
+    check_ends(theta, ROUNDS)
+
+
+def test_asynchronous_merges_with_polynomial_staleness(
+    start: Tensors,
+    learn: Callable[..., list[Update]],
+    check_ends: Callable[[Tensors, int], None],
+) -> None:
+    merges = 12
+    options = ("--mode", "async", "--merge", "samples", "--staleness", "polynomial")
+    updates = learn(*options, "--rounds", str(merges))
+    assert len(updates) == merges
+    theta = {name: value.astype(np.float64) for name, value in start.items()}
+    samples: dict[str, int] = {}  # of the devices heard so far
+    stale = 0
+    for merge, update in enumerate(updates):
+        samples[update.device] = update.samples
+        age = merge - update.round
+        stale += age > 0
+        weight = (1 + age) ** -0.5 * update.samples / sum(samples.values())
+        for name, change in update.tensors.items():
+            theta[name] = theta[name] + weight * change.astype(np.float64)
+    assert stale > 0  # otherwise the rule was not tried
+    check_ends(theta, merges)
