@@ -20,7 +20,6 @@ from pathlib import Path
 from broker.connecting import add_link_options, open_channel
 from broker.contract import EXCHANGES, Contract
 from broker.coordinator import MODES, Settings, SettingsRefused, State
-from broker.embedded import EmbeddedBroker
 from broker.log import Log
 from broker.merge import MERGES, ImpossibleMerge, MergeRule
 from broker.optimizers import Delta, OptimizerRefused, StepRefused, parse_optimizer
@@ -148,6 +147,8 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> bool:
         store.snapshot(state)
     contract = Contract.of(known, exchange=args.exchange, run=state.run)
     if args.embedded:
+        from broker.embedded import EmbeddedBroker  # takes a sixth of the time to start
+
         stack.enter_context(EmbeddedBroker(host=address.host, port=address.port))
     channel = open_channel(
         args,

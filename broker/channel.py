@@ -13,6 +13,7 @@ from broker.transport import Connected, Disconnected, Packet, Transport
 from broker.wire import Oversized, WireError
 
 PART_BYTES = 900_000  # below the 1 MB that careful brokers take
+_PARTS_AT_ONCE = 64
 _PACKET_ROOM = 1024  # bytes; MQTT's own header, topic and properties
 
 
@@ -60,15 +61,23 @@ class Channel:
             self.transport.publish(f"{topic}/{index}", part, retain=retain)
 
     def receive(self, timeout: float) -> Event | None:
-        """The next event within `timeout` seconds; a part that completes no message is none."""
-        event = self.transport.receive(timeout)
-        match event:
-            case Packet(topic, payload):
-                return self._take(topic, payload)
-            case Connected(most):
-                fits = self._part_bytes if most is None else most - _PACKET_ROOM
-                self._packet_bytes = max(SMALLEST, min(self._part_bytes, fits))
-        return event
+        """The next event, or None when nothing came within `timeout` seconds.
+
+        A part that completes no message is no event; so that nobody can keep us busy with parts
+        for ever, None also comes after many of them.
+        """
+        for _ in range(_PARTS_AT_ONCE):
+            event = self.transport.receive(timeout)
+            match event:
+                case Packet(topic, payload):
+                    if (arrived := self._take(topic, payload)) is not None:
+                        return arrived
+                    continue
+                case Connected(most):
+                    fits = self._part_bytes if most is None else most - _PACKET_ROOM
+                    self._packet_bytes = max(SMALLEST, min(self._part_bytes, fits))
+            return event
+        return None
 
     def close(self) -> None:
         self.transport.close()

@@ -9,11 +9,10 @@ for silence.
 
 import os
 import queue
-import re
 import signal
 import ssl
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from broker.topics import Topics
 from toolkit.provisioning.fleet import Provisioned, provision, remove, rotate
 from toolkit.provisioning.mosquitto_files import hash_password
 
+Start = Callable[[Path], Mosquitto]
 FARM = Topics("farm")
 GARDEN = Topics("garden")  # another fleet
 DEVICES = ("one", "two", "three", "leaver", "changer")
@@ -116,24 +116,17 @@ class Client:
         self.client.loop_stop()
 
 
-def mosquitto(folder: Path) -> Mosquitto:
-    """The real broker with a provisioned folder's settings, but on loopback alone."""
-    text = (folder / "mosquitto.conf").read_text(encoding="utf-8")
-    text = re.sub(r"^listener .*", "", text, flags=re.MULTILINE)
-    paths = r"^(password_file|acl_file|persistence_location|cafile|certfile|keyfile) "
-    text = re.sub(paths, rf"\g<0>{folder}/", text, flags=re.MULTILINE)
-    return Mosquitto(folder / "loopback", extra=text)
-
-
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, provisioned_mosquitto: Start
+) -> Iterator[Broker]:
     """The fleet's broker, to which an administrator added the user `auditor`."""
     made = provision("farm", DEVICES, tmp_path_factory.mktemp("acl") / "farm")
     with (made.broker / "passwords").open("a", encoding="utf-8") as file:
         file.write(f"auditor:{hash_password('audit')}\n")
     with (made.broker / "acl").open("a", encoding="utf-8") as file:
         file.write("\nuser auditor\ntopic read #\ntopic read $SYS/#\n")
-    with mosquitto(made.broker) as process:
+    with provisioned_mosquitto(made.broker) as process:
         yield Broker(made, process.port, process.pid)
 
 
@@ -297,7 +290,9 @@ def test_nobody_connects_without_the_right_password(
     assert stranger.code == NOT_AUTHORISED
 
 
-def test_nobody_is_anonymous_even_where_clients_choose_their_id(tmp_path: Path) -> None:
+def test_nobody_is_anonymous_even_where_clients_choose_their_id(
+    tmp_path: Path, provisioned_mosquitto: Start
+) -> None:
     """Two settings refuse the nameless; here the one that also binds client ids is off."""
     made = provision("farm", [], tmp_path / "farm")
     settings = made.broker / "mosquitto.conf"
@@ -305,7 +300,7 @@ def test_nobody_is_anonymous_even_where_clients_choose_their_id(tmp_path: Path) 
     assert "use_username_as_clientid true" in text
     text = text.replace("use_username_as_clientid true", "use_username_as_clientid false")
     settings.write_text(text, encoding="utf-8")
-    with mosquitto(made.broker) as process:
+    with provisioned_mosquitto(made.broker) as process:
         stranger = Client(Broker(made, process.port, process.pid), None)
         stranger.close()
     assert stranger.code == NOT_AUTHORISED

@@ -5,12 +5,11 @@ certificates, and some whose server certificate is not what it should be.
 """
 
 import contextlib
-import re
 import shutil
 import socket
 import ssl
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,6 +21,8 @@ from toolkit.provisioning.certificates import Validity, alternative_names, issue
 from toolkit.provisioning.fleet import DEFAULT_HOSTS, Provisioned, provision
 
 PATIENCE = 20.0  # seconds until a test gives up; nothing takes that long
+Start = Callable[[Path], Mosquitto]
+Posing = Callable[[Path, bytes, bytes], contextlib.AbstractContextManager[int]]
 WELCOME = b"\x20\x02\x00\x00"  # CONNACK of MQTT 3.1.1: no session, accepted
 
 
@@ -31,27 +32,22 @@ class Broker:
     port: int
 
 
-def mosquitto(folder: Path) -> Mosquitto:
-    """The real broker with a provisioned folder's settings, but on loopback alone."""
-    text = (folder / "mosquitto.conf").read_text(encoding="utf-8")
-    text = re.sub(r"^listener .*", "", text, flags=re.MULTILINE)
-    paths = r"^(password_file|acl_file|persistence_location|cafile|certfile|keyfile) "
-    text = re.sub(paths, rf"\g<0>{folder}/", text, flags=re.MULTILINE)
-    return Mosquitto(folder / "loopback", extra=text)
-
-
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def broker(
+    tmp_path_factory: pytest.TempPathFactory, provisioned_mosquitto: Start
+) -> Iterator[Broker]:
     made = provision("farm", ["one", "two"], tmp_path_factory.mktemp("tls") / "farm")
-    with mosquitto(made.broker) as process:
+    with provisioned_mosquitto(made.broker) as process:
         yield Broker(made, process.port)
 
 
 @pytest.fixture(scope="module")
-def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def strict_broker(
+    tmp_path_factory: pytest.TempPathFactory, provisioned_mosquitto: Start
+) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("tls") / "strict"
     made = provision("strict", ["one", "two"], folder, require_certificate=True)
-    with mosquitto(made.broker) as process:
+    with provisioned_mosquitto(made.broker) as process:
         yield Broker(made, process.port)
 
 
@@ -61,14 +57,19 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Provisioned:
     return provision("farm", ["one", "two"], tmp_path_factory.mktemp("foreign") / "farm")
 
 
-@contextlib.contextmanager
-def posing(original: Broker, folder: Path, certificate: bytes, key: bytes) -> Iterator[int]:
-    """A broker like the original, with another server certificate."""
-    shutil.copytree(original.made.broker, folder)
-    (folder / "server.pem").write_bytes(certificate)
-    (folder / "server.key").write_bytes(key)
-    with mosquitto(folder) as process:
-        yield process.port
+@pytest.fixture
+def posing(broker: Broker, provisioned_mosquitto: Start) -> Posing:
+    """Starts a broker like the fleet's, with another server certificate."""
+
+    @contextlib.contextmanager
+    def start(folder: Path, certificate: bytes, key: bytes) -> Iterator[int]:
+        shutil.copytree(broker.made.broker, folder)
+        (folder / "server.pem").write_bytes(certificate)
+        (folder / "server.key").write_bytes(key)
+        with provisioned_mosquitto(folder) as process:
+            yield process.port
+
+    return start
 
 
 def trusting(made: Provisioned) -> ssl.SSLContext:
@@ -147,7 +148,7 @@ def test_a_broker_under_another_name_is_not_trusted(broker: Broker) -> None:
     assert "'broker.example'" in said
 
 
-def test_an_expired_broker_is_not_trusted(broker: Broker, tmp_path: Path) -> None:
+def test_an_expired_broker_is_not_trusted(broker: Broker, tmp_path: Path, posing: Posing) -> None:
     folder = broker.made.folder / "authority"
     authority = read_issued(
         (folder / "ca.pem").read_bytes(), (folder / "ca.key").read_bytes(), "the authority"
@@ -155,17 +156,17 @@ def test_an_expired_broker_is_not_trusted(broker: Broker, tmp_path: Path) -> Non
     long_ago = Validity.of(1, datetime.now(UTC) - timedelta(days=2))
     names = alternative_names(DEFAULT_HOSTS)
     expired = issue_server(authority, "farm", names, long_ago)
-    with posing(broker, tmp_path / "expired", expired.certificate_pem, expired.key_pem) as port:
+    with posing(tmp_path / "expired", expired.certificate_pem, expired.key_pem) as port:
         assert untrusted(port, trusting(broker.made)) == "certificate has expired"
 
 
-def test_a_device_cannot_pose_as_the_broker(broker: Broker, tmp_path: Path) -> None:
+def test_a_device_cannot_pose_as_the_broker(broker: Broker, tmp_path: Path, posing: Posing) -> None:
     """Its certificate is of the right authority, but for clients only."""
     device = broker.made.credentials("one")
     pems = [(device / name).read_bytes() for name in ("certificate.pem", "key.pem")]
     context = trusting(broker.made)
     context.check_hostname = False  # even then
-    with posing(broker, tmp_path / "posing", *pems) as port:
+    with posing(tmp_path / "posing", *pems) as port:
         assert "purpose" in untrusted(port, context)
 
 
