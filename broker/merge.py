@@ -168,10 +168,12 @@ class _Streaming(Tally):
 
     def merged(self) -> tuple[Tensors, tuple[str, ...]]:
         merged: Tensors = {}
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"), _small_cast_buffers():
             for name, total in sorted(self._totals.items()):
                 divisor = 1.0 if self.rule.name == "sum" else self._weights[name]
-                merged[name] = (total / divisor).astype(np.float32).reshape(self._shapes[name])
+                change = np.empty(total.shape, np.float32)
+                np.divide(total, divisor, out=change, casting="same_kind", dtype=np.float64)
+                merged[name] = change.reshape(self._shapes[name])
         return merged, ()
 
 

@@ -33,7 +33,7 @@ from broker.mqtt import MqttTransport
 from broker.optimizers import Delta
 from broker.slice import SharedTensor, Slice, Tensors
 from broker.synchronous import Synchronous
-from broker.transport import Address, Connected, Packet
+from broker.transport import Address, Connected, Limits, Packet
 from toolkit.bench.simulated_fleet import Rates, run_simulated
 
 Progress = Callable[[str], None]
@@ -53,6 +53,8 @@ WHOLE = STEM | {
     "output/bias": (6,),
 }
 SLICES = {"Atari stem": STEM, "whole complex branch": WHOLE}
+UPDATES = {"Atari stem": 128, "whole complex branch": 16}  # in a repetition, and in its round
+_LIMITS = Limits(inbox_bytes=2**28, outbox_bytes=2**28)
 _WAIT_SECONDS = 60.0
 
 
@@ -103,7 +105,7 @@ def _measure_path(name: str, repetitions: int, broker: Address, progress: Progre
     shapes = SLICES[name]
     tensors = _random(shapes, seed=1)
     contract = Contract.of(known(shapes), exchange="delta", run="bench")
-    count = max(4, 20_000_000 // _bytes(shapes))  # updates in a repetition
+    count = UPDATES[name]
     updates = [_update(f"device-{k}", tensors, contract) for k in range(count)]
     payloads = [to_bytes(update) for update in updates]
 
@@ -180,8 +182,10 @@ def _random(shapes: dict[str, tuple[int, ...]], *, seed: int) -> Tensors:
 @contextlib.contextmanager
 def _links(broker: Address) -> Iterator[tuple[MqttTransport, MqttTransport]]:
     """Two bare links; ours is a thin layer over paho, which does all the work here."""
-    publisher = MqttTransport(broker, client_id="bench-publisher")
-    subscriber = MqttTransport(broker, client_id="bench-subscriber", subscriptions=("bench",))
+    publisher = MqttTransport(broker, client_id="bench-publisher", limits=_LIMITS)
+    subscriber = MqttTransport(
+        broker, client_id="bench-subscriber", subscriptions=("bench",), limits=_LIMITS
+    )
     with contextlib.closing(publisher), contextlib.closing(subscriber):
         for link in (publisher, subscriber):
             while not isinstance(link.receive(_WAIT_SECONDS), Connected):

@@ -33,7 +33,7 @@ from firmware_sim.runtime import Array
 from toolkit.fleet.processes import Child, stopping
 
 _LIMIT = 64 * 2**20  # bytes of a message
-_LOOK_SECONDS = 0.25
+_LOOK_SECONDS = 0.05
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -107,12 +107,22 @@ def run_simulated(
         ]
         for thread in threads:
             thread.start()
-        events, memory = _watch(children[0], rounds)
+        events, resident, peak = _watch(children[0], rounds)
         for thread in threads:
             thread.join()
         seconds = time.perf_counter() - begin
     _check(learners, start, rounds)
-    return _rates(events, memory, devices=devices, rounds=rounds, seconds=seconds)
+    ends = [datetime.fromisoformat(e["time"]) for e in events if e["event"] == "merged"]
+    counters = next(event for event in events if event["event"] == "counters")
+    return Rates(
+        devices=devices,
+        rounds=rounds,
+        seconds=seconds,
+        round_seconds=statistics.median((b - a).total_seconds() for a, b in pairwise(ends)),
+        merge_seconds=counters["merge_seconds"] / rounds,
+        resident_bytes=resident,
+        peak_bytes=peak,
+    )
 
 
 def write_slice(file: Path, shapes: Shapes) -> None:
@@ -161,10 +171,11 @@ def _live(
         agent.leave()
 
 
-def _watch(aggregator: Child, rounds: int) -> tuple[list[dict[str, Any]], list[tuple[int, int]]]:
-    """Its log until it ends, and (resident, peak) bytes from a tenth of the rounds on."""
+def _watch(aggregator: Child, rounds: int) -> tuple[list[dict[str, Any]], list[int], int]:
+    """Its log until it ends; resident bytes from a tenth of the rounds on, and the peak so far."""
     events: list[dict[str, Any]] = []
-    memory: list[tuple[int, int]] = []
+    resident: list[int] = []
+    peak = 0
     running, seen = True, 0
     while running:
         time.sleep(_LOOK_SECONDS)
@@ -173,9 +184,10 @@ def _watch(aggregator: Child, rounds: int) -> tuple[list[dict[str, Any]], list[t
         new = aggregator.events()
         events += new
         seen += sum(event["event"] == "merged" for event in new)
-        if running and seen >= rounds / 10 and (found := _memory(aggregator.pid)):
-            memory.append(found)
-    return events, memory
+        if running and (found := _memory(aggregator.pid)):
+            peak = found[1]
+            resident += [found[0]] if seen >= rounds / 10 else []
+    return events, resident, peak
 
 
 def _memory(process: int) -> tuple[int, int] | None:
@@ -195,25 +207,3 @@ def _check(learners: list[SimulatedLearner], start: Tensors, rounds: int) -> Non
             np.testing.assert_allclose(
                 learner.adopted[name], first + rounds * mean, rtol=1e-3, atol=1e-4
             )
-
-
-def _rates(
-    events: list[dict[str, Any]],
-    memory: list[tuple[int, int]],
-    *,
-    devices: int,
-    rounds: int,
-    seconds: float,
-) -> Rates:
-    ends = [datetime.fromisoformat(e["time"]) for e in events if e["event"] == "merged"]
-    lasted = [(b - a).total_seconds() for a, b in pairwise(ends)]
-    counters = next(event for event in events if event["event"] == "counters")
-    return Rates(
-        devices=devices,
-        rounds=rounds,
-        seconds=seconds,
-        round_seconds=statistics.median(lasted),
-        merge_seconds=counters["merge_seconds"] / rounds,
-        resident_bytes=[resident for resident, _ in memory],
-        peak_bytes=max(peak for _, peak in memory),
-    )
