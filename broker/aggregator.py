@@ -23,6 +23,7 @@ from broker.coordinator import MODES, Settings, SettingsRefused, State
 from broker.log import Log
 from broker.merge import MERGES, ImpossibleMerge, MergeRule
 from broker.optimizers import Delta, OptimizerRefused, StepRefused, parse_optimizer
+from broker.quantisation import DOWNLINKS
 from broker.service import Aggregator, LinkRefused, announcement
 from broker.slice import Slice, SliceError, Tensors, union
 from broker.slice_file import read_slice
@@ -88,6 +89,12 @@ def arguments() -> argparse.ArgumentParser:
         help="a round closes then with whoever has sent (default %(default)g)",
     )
     add("--rounds", type=int, metavar="R", help="stop after so many merges (default: never)")
+    add(
+        "--downlink",
+        choices=DOWNLINKS,
+        default="float32",
+        help="how θ_shared is sent; float16 halves it (default %(default)s)",
+    )
     add("--embedded", action="store_true", help="bring a broker along, at the --broker address")
     add(
         "--inbox-mib",
@@ -152,7 +159,7 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> bool:
         stack.enter_context(EmbeddedBroker(host=address.host, port=address.port))
     channel = open_channel(
         args,
-        client_id=f"{args.fleet}-{AGGREGATOR}",
+        client_id=topics.client_id(AGGREGATOR),
         subscriptions=topics.of_aggregator(),
         will=Will(topics.aggregator_state, announcement("offline", contract, settings)),
         limit=contract.largest_message,
@@ -167,6 +174,7 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> bool:
         channel=channel,
         topics=topics,
         log=log,
+        downlink=args.downlink,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: aggregator.stop())

@@ -6,6 +6,7 @@ retained message stays retained part by part. No other topic ends in a number.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from broker.parts import SMALLEST, Assembler, split
@@ -66,12 +67,14 @@ class Channel:
         A part that completes no message is no event; so that nobody can keep us busy with parts
         for ever, None also comes after many of them.
         """
+        deadline, left = time.monotonic() + timeout, timeout
         for _ in range(_PARTS_AT_ONCE):
-            event = self.transport.receive(timeout)
+            event = self.transport.receive(left)
             match event:
                 case Packet(topic, payload):
                     if (arrived := self._take(topic, payload)) is not None:
                         return arrived
+                    left = max(0.0, deadline - time.monotonic())
                     continue
                 case Connected(most):
                     fits = self._part_bytes if most is None else most - _PACKET_ROOM

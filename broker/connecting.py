@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from broker.channel import PART_BYTES, Channel
 from broker.mqtt import MqttTransport
 from broker.parts import SMALLEST
-from broker.transport import Credentials, Limits, TransportError, Will, parse_address
+from broker.shaped import ShapedTransport
+from broker.transport import Credentials, Limits, Transport, TransportError, Will, parse_address
 
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
+_PACKET_ROOM = 1024  # bytes; MQTT's own header, topic and properties
+Shape = Callable[[Transport, Limits], Transport]
 
 
-def add_link_options(parser: argparse.ArgumentParser) -> None:
+def add_link_options(
+    parser: argparse.ArgumentParser, *, usual_part_bytes: str = str(PART_BYTES)
+) -> None:
     link = parser.add_argument_group("link to the broker")
     add = link.add_argument
     add(
@@ -36,10 +41,50 @@ def add_link_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--part-bytes",
         type=int,
-        default=PART_BYTES,
         metavar="N",
-        help="larger messages are sent in parts (default %(default)s)",
+        help=f"larger messages are sent in parts (default {usual_part_bytes})",
     )
+
+
+def add_simulation_options(parser: argparse.ArgumentParser) -> None:
+    link = parser.add_argument_group("simulated link", "to study round time on a fast network")
+    add = link.add_argument
+    add("--simulate-link", action="store_true", help="be as slow as the profile's bandwidth_kbps")
+    add("--latency-ms", type=latency, default=0.0, metavar="MS", help="each way (default 0)")
+    add("--loss", type=loss, default=0.0, metavar="P", help="part of packets, as 0.1 (default 0)")
+
+
+def latency(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 60_000:
+        raise argparse.ArgumentTypeError("must be from 0 to 60000")
+    return number
+
+
+def loss(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 1:
+        raise argparse.ArgumentTypeError("must be at least 0 and below 1")
+    return number
+
+
+def simulated_link(args: argparse.Namespace, *, bandwidth_kbps: float, seed: str) -> Shape | None:
+    """What puts a transport behind the link that the options describe, if they ask for one."""
+    if not args.simulate_link:
+        return None
+    return lambda transport, limits: ShapedTransport(
+        transport,
+        bandwidth_kbps=bandwidth_kbps,
+        latency_seconds=args.latency_ms / 1000,
+        loss=args.loss,
+        seed=seed,
+        limits=limits,
+    )
+
+
+def part_bytes_within(packet_limit_kib: int) -> int:
+    """How large a part may be so that its whole packet stays within the limit."""
+    return 1024 * packet_limit_kib - _PACKET_ROOM
 
 
 def open_channel(
@@ -50,11 +95,17 @@ def open_channel(
     will: Will,
     limit: int,
     inbox_bytes: int,
+    part_bytes: int = PART_BYTES,
+    shape: Shape | None = None,
 ) -> Channel:
-    """A channel as the options say; it connects in the background and keeps trying."""
-    if args.part_bytes < SMALLEST:
+    """A channel as the options say; it connects in the background and keeps trying.
+
+    `part_bytes` is for when the options do not say it; `shape` puts a simulated link in between.
+    """
+    if args.part_bytes is not None and args.part_bytes < SMALLEST:
         raise TransportError(f"--part-bytes must be at least {SMALLEST}.")
-    transport = MqttTransport(
+    limits = Limits(inbox_bytes=inbox_bytes, outbox_bytes=max(inbox_bytes, 2 * limit))
+    transport: Transport = MqttTransport(
         parse_address(args.broker),
         client_id=client_id,
         subscriptions=subscriptions,
@@ -66,6 +117,11 @@ def open_channel(
             certificate_file=args.certificate_file,
             key_file=args.key_file,
         ),
-        limits=Limits(inbox_bytes=inbox_bytes, outbox_bytes=max(inbox_bytes, 2 * limit)),
+        limits=limits,
     )
-    return Channel(transport, limit=limit, part_bytes=args.part_bytes, held_limit=inbox_bytes)
+    return Channel(
+        transport if shape is None else shape(transport, limits),
+        limit=limit,
+        part_bytes=args.part_bytes or part_bytes,
+        held_limit=inbox_bytes,
+    )

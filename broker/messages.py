@@ -24,6 +24,9 @@ class Reason(StrEnum):
     WRONG_DTYPE = "wrong-dtype"
     WRONG_FINGERPRINT = "wrong-fingerprint"
     WRONG_EXCHANGE = "wrong-exchange"
+    WRONG_ENCODING = "wrong-encoding"
+    BAD_SCALE = "bad-scale"  # zero, negative, NaN, or beyond all training
+    BAD_CODE = "bad-code"  # one that quantising never makes
     NOT_FINITE = "not-finite"
     BAD_SAMPLES = "bad-samples"
     LATE = "late"  # its round was merged without it
@@ -54,12 +57,13 @@ class Update:
     samples: int  # |D_k|, the amount of local data
     exchange: str
     fingerprint: str  # of the device's slice
+    encoding: str = "float32"  # of the tensors below, see `quantisation.py`
     tensors: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shared:
-    """θ_shared after `round` merges; `last` says that no further round will come."""
+    """θ_shared, float32 or float16, after `round` merges; `last`: no further round will come."""
 
     KIND: ClassVar[str] = "shared"
     run: str

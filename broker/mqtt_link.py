@@ -296,6 +296,9 @@ class Link:
                     pass
 
 
+ANOTHER = "; if it does so again and again, another client may have the same name"
+
+
 def explain(error: OSError | None, address: Address, hint: str) -> Disconnected:
     """Why a connection could not be made or kept, and whether trying again can help.
 
@@ -303,7 +306,7 @@ def explain(error: OSError | None, address: Address, hint: str) -> Disconnected:
     """
     match error:
         case None | ssl.SSLEOFError() | ConnectionResetError() | BrokenPipeError():
-            return Disconnected(f"{address} hung up{hint}.", final=False)
+            return Disconnected(f"{address} hung up{hint or ANOTHER}.", final=False)
         case ssl.SSLCertVerificationError():
             what = error.verify_message.rstrip(".")
             return Disconnected(f"the certificate of {address} is refused: {what}.", final=True)

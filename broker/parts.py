@@ -2,9 +2,10 @@
 
 A part is itself a message (kind "part"): one uint8 tensor, and which part of which whole it is.
 An `Assembler` takes parts in any order, twice, and mixed with those of an older message, as
-retained topics deliver them. Of one message it holds at most the bytes that this claims to have,
-which are at most `limit`, and of all messages at most `held_limit` bytes of memory; beyond that
-the message touched longest ago is forgotten, and its sender sends it again. The newest is kept.
+retained topics deliver them. It holds no more than was received, and begins a message only if
+there is room for all of it: `limit` bytes for one, `held_limit` for all. So what was begun can be
+finished however many send at once; the others are not heard, and send again later. A message that
+nothing has come of for a long time makes room.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ KIND = "part"
 ROOM = 512  # bytes; the header of a part
 SMALLEST = 4096  # bytes; smaller packets than this are more header than message
 _WHOLES_OF_A_TOPIC = 2  # the retained one and the one that is replacing it
+_ABANDONED = 1000  # parts of others, after which a message is taken to be given up
 _KEEPING = 1024  # bytes; what Python needs to keep a piece, however small, generously
 
 
@@ -43,21 +45,14 @@ class _Whole:
 
     count: int
     size: int
-    overhead: int  # bytes of memory for each piece, besides the piece itself
+    room: int  # bytes of memory, once all of it is there
+    touched: int  # the number of the part that came last
     pieces: dict[int, bytes] = field(default_factory=dict)
     received: int = 0  # bytes in the pieces
-
-    @property
-    def held(self) -> int:
-        """Bytes of memory."""
-        return self.received + self.overhead * len(self.pieces)
 
     def put(self, index: int, piece: bytes) -> None:
         self.received += len(piece) - len(self.pieces.get(index, b""))
         self.pieces[index] = piece
-
-
-_Key = tuple[str, str]  # topic and digest
 
 
 class Assembler:
@@ -66,26 +61,25 @@ class Assembler:
     def __init__(self, *, limit: int, held_limit: int) -> None:
         self._limit = limit
         self._held_limit = held_limit
-        self._held = 0
-        self._wholes: OrderedDict[_Key, _Whole] = OrderedDict()  # touched longest ago first
+        self._reserved = 0  # bytes
+        self._parts = 0  # that have come so far
+        # By topic and digest, each touched longest ago first.
+        self._topics: OrderedDict[str, OrderedDict[str, _Whole]] = OrderedDict()
 
     def add(self, topic: str, packet: bytes) -> bytes | None:
         """The message, once this part completes it; `WireError` if the part is none."""
         digest, index, count, size, piece = self._read(packet)
-        key = (topic, digest)
-        whole = self._wholes.get(key) or self._begin(key, count, size)
-        self._wholes.move_to_end(key)
-        self._held -= whole.held
+        self._parts += 1
+        whole = self._find(topic, digest) or self._begin(topic, digest, count, size)
+        if whole is None:
+            return None
         whole.put(index, piece)
-        self._held += whole.held
         if (count, size) != (whole.count, whole.size) or whole.received > size:
-            self._drop(key)
+            self._drop(topic, digest)
             raise WireError("a part contradicts the others of its message.")
-        while self._held > self._held_limit and len(self._wholes) > 1:
-            self._drop(next(iter(self._wholes)))
         if len(whole.pieces) < count:
             return None
-        self._drop(key)
+        self._drop(topic, digest)
         payload = b"".join(whole.pieces[i] for i in range(count))
         if len(payload) != size or hashlib.sha256(payload).hexdigest() != digest:
             raise WireError("the parts of a message do not add up to its digest.")
@@ -112,13 +106,34 @@ class Assembler:
                 return digest, i, count, size, piece.tobytes()
         raise WireError("this is no part of a message.")
 
-    def _begin(self, key: _Key, count: int, size: int) -> _Whole:
-        topic, _ = key
-        of_topic = [other for other in self._wholes if other[0] == topic]
-        for other in of_topic[: 1 - _WHOLES_OF_A_TOPIC]:
-            self._drop(other)
-        whole = self._wholes[key] = _Whole(count, size, _KEEPING + len(topic))
+    def _find(self, topic: str, digest: str) -> _Whole | None:
+        wholes = self._topics.get(topic, OrderedDict())
+        if (whole := wholes.get(digest)) is not None:
+            whole.touched = self._parts
+            wholes.move_to_end(digest)
+            self._topics.move_to_end(topic)
         return whole
 
-    def _drop(self, key: _Key) -> None:
-        self._held -= self._wholes.pop(key).held
+    def _begin(self, topic: str, digest: str, count: int, size: int) -> _Whole | None:
+        """Room for a message, or None if those that were begun need all there is."""
+        room = size + count * (_KEEPING + len(topic))
+        of_topic = self._topics.get(topic, OrderedDict())
+        if len(of_topic) >= _WHOLES_OF_A_TOPIC:
+            self._drop(topic, next(iter(of_topic)))
+        while self._reserved and self._reserved + room > self._held_limit:
+            oldest, wholes = next(iter(self._topics.items()))
+            abandoned, whole = next(iter(wholes.items()))
+            if self._parts - whole.touched < _ABANDONED:
+                return None
+            self._drop(oldest, abandoned)
+        self._reserved += room
+        whole = _Whole(count, size, room, self._parts)
+        self._topics.setdefault(topic, OrderedDict())[digest] = whole
+        self._topics.move_to_end(topic)
+        return whole
+
+    def _drop(self, topic: str, digest: str) -> None:
+        wholes = self._topics[topic]
+        self._reserved -= wholes.pop(digest).room
+        if not wholes:
+            del self._topics[topic]

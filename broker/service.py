@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -30,11 +30,13 @@ from broker.messages import (
     from_bytes,
     to_bytes,
 )
-from broker.store import Store
+from broker.quantisation import to_half
+from broker.slice import Tensors
+from broker.store import Store, StoreError
 from broker.synchronous import Synchronous
 from broker.topics import Topics
 from broker.transport import Connected, Disconnected
-from broker.wire import Oversized, WireError
+from broker.wire import Array, Oversized, WireError
 
 BATCH = 64  # events handled between two commits
 JOURNAL_LIMIT = 64 * 2**20  # bytes; an asynchronous journal beyond this becomes a snapshot
@@ -88,6 +90,7 @@ class Aggregator:
         channel: Channel,
         topics: Topics,
         log: Log,
+        downlink: str = "float32",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counters = Counters()
@@ -97,6 +100,7 @@ class Aggregator:
         self._channel = channel
         self._topics = topics
         self._log = log
+        self._downlink = downlink
         self._clock = clock
         self._stopping = False
         self._linked = False
@@ -130,12 +134,16 @@ class Aggregator:
             round=self.state.round,
             run=self.state.run,
         )
+        finished_before = coordinator.finished
+        if finished_before:
+            text = "this --state has all its rounds; give more --rounds, or another --state."
+            log.event("nothing_to_do", text=text)
         while not self._stopping and not coordinator.finished:
             self.turn()
         while coordinator.finished and not self._stopping and not self._told():
             self.turn()
         until = self._clock() + linger_seconds
-        while self._present and self._clock() < until and not self._stopping:
+        while (self._present or finished_before) and self._clock() < until and not self._stopping:
             self.turn()
         status = "finished" if coordinator.finished else "offline"
         self._publish_state(status)
@@ -155,8 +163,7 @@ class Aggregator:
             self._greeting_due = False
             self._publish_state("online")
             self._publish_shared()
-        for answer in answers:
-            self._tell(answer)
+        self._tell(answers)
         if self._store.journal_bytes > JOURNAL_LIMIT and self._settings.mode == "async":
             self._store.snapshot(self.state)
         now = self._clock()
@@ -194,6 +201,8 @@ class Aggregator:
                         return [self._take_update(device, payload)]
                     case (device, "state"):
                         return self._take_birth(device, payload)
+                    case None:
+                        self.counters.refused[Reason.FOREIGN] += 1
             case Broken(topic, error):
                 reason = Reason.OVERSIZED if isinstance(error, Oversized) else Reason.MALFORMED
                 if sender := self._topics.sender(topic):
@@ -285,14 +294,17 @@ class Aggregator:
 
     # --- what leaves ----------------------------------------------------------------------
 
-    def _tell(self, answer: _Answer) -> None:
-        device = answer.verdict.device
-        # First, so that a device that has joined starts from this and not from an older θ_shared.
-        if answer.reply and self._settings.mode == "async":
-            self._channel.publish(self._topics.reply(device), self._shared())
-        # A name may be so long that there is no topic to answer it on.
-        with contextlib.suppress(ValueError):
-            self._channel.publish(self._topics.verdict(device), to_bytes(answer.verdict))
+    def _tell(self, answers: Sequence[_Answer]) -> None:
+        # θ first, so that a device that has joined starts from this and not from an older one;
+        # and once, however often a device has asked.
+        if self._settings.mode == "async":
+            for device in dict.fromkeys(a.verdict.device for a in answers if a.reply):
+                self._channel.publish(self._topics.reply(device), self._shared())
+        for answer in answers:
+            # A name may be so long that there is no topic to answer it on.
+            with contextlib.suppress(ValueError):
+                topic = self._topics.verdict(answer.verdict.device)
+                self._channel.publish(topic, to_bytes(answer.verdict))
 
     def _close(self, now: float) -> None:
         closed = self._coordinator.close(now)
@@ -300,7 +312,10 @@ class Aggregator:
         self.counters.merge_seconds += took
         if not closed.merged:
             self.counters.rounds_extended += 1
-            self._log.event("extended", round=self.state.round, devices=closed.devices)
+            quorum = self._settings.quorum
+            self._log.event(
+                "extended", round=self.state.round, devices=closed.devices, quorum=quorum
+            )
             return
         self._store.snapshot(self.state)
         self.counters.rounds_merged += 1
@@ -311,8 +326,9 @@ class Aggregator:
         self._publish_shared()
 
     def _told(self) -> bool:
-        """The end of the run is on the broker."""
-        self._store.snapshot(self.state)
+        """The end of the run is on the broker, and on disk."""
+        if self._settings.mode == "async":  # a synchronous round was written when it was merged
+            self._store.snapshot(self.state)
         self._publish_shared()
         return self._channel.transport.flush(10.0)
 
@@ -323,10 +339,16 @@ class Aggregator:
                 round=self.state.round,
                 fingerprint=self._contract.fingerprint,
                 last=self._coordinator.finished,
-                tensors=self.state.shared,
+                tensors=self._sent(self.state.shared),
             )
             self._encoded = self.state.round, to_bytes(shared)
         return self._encoded[1]
+
+    def _sent(self, tensors: Tensors) -> dict[str, Array]:
+        """θ_shared as devices get it; ours stays float32, so that small changes add up."""
+        if self._downlink == "float32":
+            return dict(tensors)
+        return {name: to_half(value) for name, value in tensors.items()}
 
     def _publish_shared(self) -> None:
         self._channel.publish(self._topics.shared, self._shared(), retain=True)
@@ -352,7 +374,10 @@ class Aggregator:
         """Offers what the journal holds once more; it was checked and accepted before."""
         replayed = 0
         for payload in self._store.journal():
-            update = from_bytes(Update, payload, limit=self._contract.largest_message)
+            try:
+                update = self._contract.read_checked(payload)
+            except WireError:
+                raise StoreError("the journal was written by another version.") from None
             self._coordinator.offer(update)
             replayed += 1
         if self._store.cut_bytes:

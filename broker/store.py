@@ -11,7 +11,6 @@ was cut off was never acknowledged and is dropped.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import struct
@@ -25,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from broker.coordinator import Entry, State
-from broker.durable import read_sealed, sync_folder, write_sealed
+from broker.durable import claim, read_sealed, sync_folder, write_sealed
 from broker.wire import Array, WireError, below
 
 FORMAT = 1
@@ -58,12 +57,10 @@ class Store:
         self._identity = identity
         with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / "lock").open("wb")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise StoreError(f"another aggregator is using {folder}.") from None
+            lock = claim(folder)
+        if lock is None:
+            raise StoreError(f"another aggregator is using {folder}.")
+        self._lock = lock
         self._generation = 0
         self._journal: BinaryIO | None = None
         self._uncommitted = False

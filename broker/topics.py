@@ -1,7 +1,7 @@
 """Every topic of a fleet; topic strings exist here and nowhere else.
 
 A message too large for one packet is sent in parts, part i on `<topic>/<i>` (see `channel.py`),
-so whoever wants a topic's messages subscribes to `<topic>/#`, which also matches `<topic>` itself.
+so whoever wants a topic's messages subscribes to `<topic>` and to `<topic>/+`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Topics:
 
     @property
     def aggregator_state(self) -> str:
-        """Retained, with a will: who coordinates, and at which round (aggregator)."""
+        """Retained, with a will: who coordinates, and how (aggregator)."""
         return f"{self.root}/aggregator/state"
 
     @property
@@ -80,12 +80,20 @@ class Topics:
 
     def of_aggregator(self) -> tuple[str, ...]:
         """What the aggregator subscribes to."""
-        return f"{self.root}/device/+/state", f"{self.root}/device/+/update/#"
+        return f"{self.root}/device/+/state", *_whole_or_in_parts(self.update("+"))
 
     def of_device(self, device: str) -> tuple[str, ...]:
         """What a device subscribes to."""
-        everyone = (self.aggregator_state, f"{self.shared}/#")
-        return (*everyone, f"{self.reply(device)}/#", self.verdict(device))
+        return (
+            self.aggregator_state,
+            *_whole_or_in_parts(self.shared),
+            *_whole_or_in_parts(self.reply(device)),
+            self.verdict(device),
+        )
+
+    def client_id(self, member: str) -> str:
+        """Of a device or the aggregator; no name has a colon, so no two members share one."""
+        return f"{self.fleet}:{member}"
 
     def sender(self, topic: str) -> tuple[str, str] | None:
         """(device, "state" | "update") of a topic that a device wrote."""
@@ -93,3 +101,7 @@ class Topics:
             case ["", "device", device, ("state" | "update") as what]:
                 return device, what
         return None
+
+
+def _whole_or_in_parts(topic: str) -> tuple[str, str]:
+    return topic, f"{topic}/+"

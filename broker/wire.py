@@ -31,8 +31,10 @@ META = "stemshare"
 _DEPTH = 32  # levels of JSON: far from where recursion ends, here or in what writes it to a log
 _LENGTH = struct.Struct("<Q")
 _DTYPES: dict[str, np.dtype[Any]] = {
+    "F16": np.dtype("<f2"),
     "F32": np.dtype("<f4"),
     "F64": np.dtype("<f8"),
+    "I8": np.dtype("i1"),
     "I32": np.dtype("<i4"),
     "I64": np.dtype("<i8"),
     "U8": np.dtype("u1"),

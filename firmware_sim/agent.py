@@ -11,17 +11,20 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from broker.channel import Broken, Channel, Message
 from broker.counters import to_text
 from broker.log import Log
 from broker.messages import DeviceState, Reason, Shared, Update, from_bytes, to_bytes
+from broker.quantisation import widened
 from broker.slice import Slice
 from broker.topics import Topics
 from broker.transport import Connected, Disconnected
 from broker.wire import WireError
-from firmware_sim.checkpoint import Checkpoint
+from firmware_sim.checkpoint import Checkpoint, Residual
+from firmware_sim.compression import Compression
 from firmware_sim.fleet_view import FleetView
 from firmware_sim.rounds import Rounds
 
@@ -57,6 +60,7 @@ class Agent:
         limit: int,
         log: Log,
         about: Mapping[str, Any],
+        compression: Compression | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._device = device
@@ -67,17 +71,20 @@ class Agent:
         self._topics = topics
         self._limit = limit
         self._log = log
+        self._compression = compression or Compression("float32", Residual())
         self._clock = clock
         self._patience = min(_WAIT, rounds.plan.resend_seconds)
         self._birth = to_bytes(DeviceState.birth(device, shared, about))
         self._view = FleetView(device, topics, limit=limit, fingerprint=shared.fingerprint)
         self._linked = False
+        self._run = ""  # that the checkpoint was made in
         self._unanswered = b""  # the update that waits for its verdict
         self._after: tuple[str, int] | None = None  # run and round of the last update
 
     def run(self) -> dict[str, float]:
         """Takes part until the last round; answers the final scores."""
         left = self._rounds.resume()
+        self._run = left.run if left else ""
         shared = self._next_shared()
         if left and left.outbox and left.run == shared.run and left.round <= shared.round:
             self._deliver(left.outbox)
@@ -111,7 +118,9 @@ class Agent:
             self._learner.adopt(shared.tensors)
             base, done = self._learner.shared(), 0
             scores = self._rounds.evaluate(number)
+        self._compression.enter(run)
         loss = self._rounds.train(run=run, round=number, exchange=exchange, base=base, done=done)
+        learnt = self._learner.learnt(base, exchange)
         update = to_bytes(
             Update(
                 device=self._device,
@@ -121,7 +130,8 @@ class Agent:
                 samples=self._learner.task.samples,
                 exchange=exchange,
                 fingerprint=self._slice.fingerprint,
-                tensors=self._learner.learnt(base, exchange),
+                encoding=self._compression.encoding,
+                tensors=self._compression.compress(learnt, device=self._device, round=number),
             )
         )
         self._rounds.save(run=run, round=number, done=self._rounds.plan.steps, outbox=update)
@@ -137,7 +147,7 @@ class Agent:
         sent = self._clock()
         while not self._answered(update):
             self._look(self._patience)
-            if self._clock() - sent > self._rounds.plan.resend_seconds:
+            if self._clock() - sent > self._rounds.plan.resend_seconds and self._all_is_sent():
                 self._log.event("resending", round=update.round)
                 self._send()
                 sent = self._clock()
@@ -179,24 +189,28 @@ class Agent:
                 pass  # after a long silence many have come, and only the newest is of use
             shared = self._view.shared
             if shared is not None and self._is_next(shared):
+                shared = replace(shared, tensors=widened(shared.tensors))
                 if self._learner.fits(shared.tensors):
                     return shared
                 raise FleetRefused("the fleet's θ_shared does not fit this bundle.")
             self._look(self._patience)
-            if self._clock() - asked > self._rounds.plan.resend_seconds:
-                self._announce()  # whatever got lost, the aggregator answers a birth
+            if self._clock() - asked > self._rounds.plan.resend_seconds and self._all_is_sent():
+                self._announce()  # a lost verdict or reply comes again
                 asked = self._clock()
-                if not told and self._linked and not self._is_coordinated():
-                    self._log.event("waiting", reason="the fleet has no aggregator at the moment.")
+                if not told and (reason := self._why_nothing_comes()):
+                    self._log.event("waiting", reason=reason)
                     told = True
 
-    def _is_coordinated(self) -> bool:
-        aggregator = self._view.aggregator
-        return aggregator is not None and aggregator.status == "online"
+    def _why_nothing_comes(self) -> str:
+        status = self._view.aggregator.status if self._view.aggregator else "offline"
+        return {
+            "offline": "the fleet has no aggregator at the moment.",
+            "finished": "the fleet has finished without this device; waiting for a new run.",
+        }.get(status, "")
 
     def _is_next(self, shared: Shared) -> bool:
-        if shared.last:
-            return True
+        if shared.last:  # of a run that this device was in, and not a leftover on the broker
+            return self._view.joined or shared.run == self._run
         if not self._view.joined:
             return False
         return self._after is None or shared.run != self._after[0] or shared.round > self._after[1]
@@ -209,8 +223,10 @@ class Agent:
             case Connected():
                 self._linked = True
                 self._log.event("connected")
+                held = not self._all_is_sent()  # the transport sends it again by itself
                 self._announce()
-                self._send()
+                if not held:
+                    self._send()
             case Disconnected(reason, final):
                 self._linked = False
                 if final:
@@ -234,6 +250,10 @@ class Agent:
             raise FleetRefused(f"the aggregator refused this device: {join.text}")
         if self._view.joined and not was_joined:
             self._log.event("joined", run=join.run if join else "")
+
+    def _all_is_sent(self) -> bool:
+        """Nothing waits in the transport: over a slow or broken link, copies would pile up."""
+        return self._linked and self._channel.transport.flush(0.0)
 
     def _announce(self) -> None:
         self._channel.publish(self._topics.state(self._device), self._birth, retain=True)

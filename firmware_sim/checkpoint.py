@@ -12,8 +12,8 @@ from broker.slice import Tensors
 from broker.wire import Array, WireError, below
 
 FILE = "checkpoint.safetensors"
-FORMAT = 1
-_LEARNER, _BASE, _OUTBOX = "learner/", "base/", "outbox"
+FORMAT = 2
+_LEARNER, _BASE, _OUTBOX, _RESIDUAL = "learner/", "base/", "outbox", "residual/"
 
 
 class CheckpointError(Exception):
@@ -32,11 +32,25 @@ class Checkpoint:
     outbox: bytes = b""  # the encoded update, once the round is trained
 
 
-class Checkpoints:
-    """One device's state folder; `bundle` is the digest of the model that it belongs to."""
+@dataclass
+class Residual:
+    """What rounding kept back of the updates of a run (`compression.py`); it changes with each."""
 
-    def __init__(self, folder: Path, *, device: str, bundle: str) -> None:
+    run: str = ""
+    tensors: Tensors = field(default_factory=dict)
+
+
+class Checkpoints:
+    """One device's state folder; `bundle` is the digest of the model that it belongs to.
+
+    `residual` is written with every checkpoint, and restored from it.
+    """
+
+    def __init__(
+        self, folder: Path, *, device: str, bundle: str, residual: Residual | None = None
+    ) -> None:
         self._path = folder / FILE
+        self._residual = residual or Residual()
         self._owner = {"device": device, "bundle": bundle}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -50,10 +64,12 @@ class Checkpoints:
             "run": checkpoint.run,
             "round": checkpoint.round,
             "steps_done": checkpoint.steps_done,
+            "residual_run": self._residual.run,
         }
         tensors: dict[str, Array] = {
             **{_LEARNER + name: value for name, value in checkpoint.learner.items()},
             **{_BASE + name: value for name, value in checkpoint.base.items()},
+            **{_RESIDUAL + name: value for name, value in self._residual.tensors.items()},
             _OUTBOX: np.frombuffer(checkpoint.outbox, np.uint8),
         }
         try:
@@ -74,7 +90,7 @@ class Checkpoints:
                     raise CheckpointError(
                         f"{self._path} belongs to another {what}; give another --state."
                     )
-            return Checkpoint(
+            found = Checkpoint(
                 run=fields["run"],
                 round=fields["round"],
                 steps_done=fields["steps_done"],
@@ -82,6 +98,9 @@ class Checkpoints:
                 base=below(_BASE, envelope.tensors),
                 outbox=envelope.tensors[_OUTBOX].tobytes(),
             )
+            self._residual.run = fields["residual_run"]
+            self._residual.tensors = below(_RESIDUAL, envelope.tensors)
+            return found
         except OSError as error:
             raise CheckpointError(f"{self._path} cannot be read ({error.strerror}).") from None
         except WireError as error:

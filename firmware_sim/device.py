@@ -16,22 +16,42 @@ import math
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from broker.connecting import add_link_options, open_channel
+from broker.connecting import (
+    add_link_options,
+    add_simulation_options,
+    open_channel,
+    part_bytes_within,
+    simulated_link,
+)
+from broker.durable import claim
 from broker.log import Log
 from broker.messages import DeviceState, to_bytes
 from broker.slice import SharedTensor, Slice
 from broker.topics import NameRefused, Topics, check_name
 from broker.transport import TransportError, Will, parse_address
 from firmware_sim.agent import Agent, FleetRefused
-from firmware_sim.bundle import Bundle, BundleError, open_bundle
-from firmware_sim.checkpoint import CheckpointError, Checkpoints
+from firmware_sim.bundle import MANIFEST, Bundle, BundleError, open_bundle
+from firmware_sim.checkpoint import CheckpointError, Checkpoints, Residual
+from firmware_sim.compression import Compression
 from firmware_sim.isolated import train_alone
 from firmware_sim.learner import Learner
-from firmware_sim.rounds import Diverged, Plan, Rounds, Stopped
+from firmware_sim.limits import (
+    CAP_REACHED,
+    LimitError,
+    check_profile,
+    check_storage,
+    limit_data,
+    limits_of,
+)
+from firmware_sim.measure import peak_memory_bytes
+from firmware_sim.rounds import CapReached, Diverged, Plan, Rounds, Stopped
 from firmware_sim.runtime import RUNTIMES, Model, RuntimeUnavailable, WrongInput, installed_runtimes
 from firmware_sim.tasks import TASKS, TaskError, TaskOptions, make_task
+from profiles import Profile, ProfileError
 
 INTERRUPTED = 130  # exit code after Ctrl-C or SIGTERM, by the shells' convention
 LARGEST_MESSAGE = 256 * 2**20  # bytes; θ_shared of the fleet's largest slice
@@ -40,7 +60,9 @@ USER_ERRORS = (
     CheckpointError,
     Diverged,
     FleetRefused,
+    LimitError,
     NameRefused,
+    ProfileError,
     RuntimeUnavailable,
     TaskError,
     TransportError,
@@ -62,6 +84,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--id", metavar="ID", help="name of this device; no two of a fleet may have the same")
     add("--isolated", action="store_true", help="train alone, without a broker")
     add("--steps", type=positive, default=100, metavar="N", help="mini-batches in a round (100)")
+    add("--rate", type=rate, metavar="R", help="part of --steps to do (default: the profile's)")
     add("--rounds", type=positive, default=10, metavar="N", help="with --isolated: how many (10)")
     add("--data", type=Path, metavar="PATH", help="npz: the file; cifar10: the folder")
     add(
@@ -88,8 +111,16 @@ def arguments() -> argparse.ArgumentParser:
         metavar="S",
         help="what was not answered by then is sent again (default %(default)g)",
     )
+    add("--profile", metavar="NAME", help="refuse a bundle that was exported for another one")
+    add(
+        "--memory-cap-mib",
+        type=int,
+        metavar="N",
+        help=f"lowers the profile's; at the cap the device stops with exit code {CAP_REACHED}",
+    )
     add("--runtime", choices=tuple(RUNTIMES), help="default: the one that the bundle was made for")
-    add_link_options(parser)
+    add_link_options(parser, usual_part_bytes="within the profile's packet_limit_kib")
+    add_simulation_options(parser)
     return parser
 
 
@@ -107,6 +138,13 @@ def seconds(text: str) -> float:
     return number
 
 
+def rate(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError("must be above 0 and at most 1")
+    return number
+
+
 def share(text: str) -> tuple[float, float]:
     start, _, stop = text.partition(":")
     try:
@@ -120,6 +158,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if not args.isolated and not (args.fleet and args.id):
         parser.error("say --fleet NAME and --id ID, or --isolated to train without a fleet")
+    if (args.latency_ms or args.loss) and not args.simulate_link:
+        parser.error("--latency-ms and --loss need --simulate-link")
     args.id = args.id or "device"
     log = Log()
     try:
@@ -127,10 +167,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     except USER_ERRORS as error:
         log.end_line()
         sys.exit(f"error: {error}")
+    except (CapReached, MemoryError):  # the latter at the hard limit; the last checkpoint stays
+        log.end_line()
+        sys.stderr.write(
+            f"error: the memory cap is reached; {args.state} keeps the last checkpoint, "
+            "and a bundle exported with a lower memory_cap_mib needs less.\n"
+        )
+        sys.exit(CAP_REACHED)
     except (Stopped, KeyboardInterrupt):  # the latter before there was anything to stop
         log.end_line()
         sys.stderr.write(f"stopped; {args.state} keeps everything, the same command goes on\n")
         sys.exit(INTERRUPTED)
+    log.event("ended", peak_bytes=peak_memory_bytes())
     print(json.dumps(scores))
 
 
@@ -141,21 +189,44 @@ def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
         Topics(args.fleet)
         parse_address(args.broker)
     bundle = open_bundle(args.bundle)
-    profile = bundle.manifest["profile"]
+    profile = profile_of(bundle)
+    if args.profile:
+        check_profile(bundle, args.profile)
+    limits = limits_of(bundle, args.memory_cap_mib)
+    check_storage(bundle, args.state, limits)
+    limit_data(limits)
     options = TaskOptions(data=args.data, share=args.share, seed=args.seed, game=args.game)
     task = make_task(args.task, bundle, options)
     model = Model(
         bundle.model, runtime=runtime_for(bundle, args.runtime), threads=profile["threads"]
     )
     shared = shared_slice(bundle)
-    plan = Plan(args.steps, args.evaluate_every, args.checkpoint_seconds, args.resend_seconds)
+    interaction_rate = args.rate or profile["interaction_rate"]
+    steps = mini_batches(args.steps, interaction_rate)
+    plan = Plan(steps, args.evaluate_every, args.checkpoint_seconds, args.resend_seconds)
+    residual = Residual()
     checkpoints = Checkpoints(
-        args.state, device=args.id, bundle=bundle.manifest["files"]["model.tflite"]["sha256"]
+        args.state,
+        device=args.id,
+        bundle=bundle.manifest["files"]["model.tflite"]["sha256"],
+        residual=residual,
     )
-    rounds = Rounds(Learner(model, task, shared), checkpoints, plan, log)
+    lock = claim(args.state)
+    if lock is None:
+        raise CheckpointError(f"another device is using {args.state}.")
+    rounds = Rounds(
+        Learner(model, task, shared), checkpoints, plan, log, cap_reached=limits.reached
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: rounds.stop())
-    log.event("start", device=args.id, branch=bundle.manifest["branch"]["name"], task=args.task)
+    log.event(
+        "start",
+        device=args.id,
+        branch=bundle.manifest["branch"]["name"],
+        task=args.task,
+        steps=steps,
+        rate=interaction_rate,
+    )
     if args.isolated:
         return train_alone(rounds, args.rounds)
 
@@ -164,11 +235,15 @@ def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
     limit = LARGEST_MESSAGE
     channel = open_channel(
         args,
-        client_id=f"{args.fleet}-{args.id}",
+        client_id=topics.client_id(args.id),
         subscriptions=topics.of_device(args.id),
         will=Will(topics.state(args.id), gone),
         limit=limit,
         inbox_bytes=2 * limit,
+        part_bytes=part_bytes_within(profile["packet_limit_kib"]),
+        shape=simulated_link(
+            args, bandwidth_kbps=profile["bandwidth_kbps"], seed=f"{args.seed}/{args.id}"
+        ),
     )
     agent = Agent(
         device=args.id,
@@ -183,12 +258,29 @@ def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
             "branch": bundle.manifest["branch"]["name"],
             "runtime": model.runtime,
         },
+        compression=Compression(profile["update_quantisation"], residual),
     )
     with contextlib.closing(channel):
         try:
             return agent.run()
         finally:
             agent.leave()
+
+
+def profile_of(bundle: Bundle) -> dict[str, Any]:
+    """The profile in the manifest; a bundle of an earlier version may not have every key."""
+    profile: dict[str, Any] = bundle.manifest["profile"]
+    if missing := [key.name for key in fields(Profile) if key.name not in profile]:
+        raise BundleError(
+            f"the profile in {bundle.folder / MANIFEST} lacks {', '.join(missing)}; "
+            "export the bundle again."
+        )
+    return profile
+
+
+def mini_batches(steps: int, rate: float) -> int:
+    """How many of the `steps` of a full round a device does that interacts at `rate`."""
+    return max(1, round(steps * rate))
 
 
 def runtime_for(bundle: Bundle, wanted: str | None) -> str | None:

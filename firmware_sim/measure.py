@@ -1,29 +1,40 @@
 """Trains a model on random numbers and reports its speed and the memory that it took.
 
     python -m firmware_sim.measure MODEL.tflite [--runtime NAME] [--threads N] [--steps N]
+        [--batch N] [--device]
 
 Run it in a process of its own: the peak is that of the whole process, as the kernel counts it.
-The answer is one line of JSON.
+With --device the process does all that a device does in a round: it loads the agent, plays a game
+if the model learns from one, evaluates, and writes and reads a checkpoint. The answer is one line
+of JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
+from firmware_sim.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.runtime import Array, Model, TensorSpec, runtime_version
+from firmware_sim.steps import take_batch
 
 
 def peak_memory_bytes() -> int:
     """The high-water mark of this process (VmHWM); unlike ru_maxrss it starts anew with exec."""
+    return memory_bytes("VmHWM")
+
+
+def memory_bytes(what: str) -> int:
+    """A line of /proc/self/status, as VmHWM or VmRSS."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{what}:"):
             return int(line.split()[1]) * 1024
-    raise OSError("the kernel does not tell VmHWM")
+    raise OSError(f"the kernel does not tell {what}")
 
 
 def random_input(rng: np.random.Generator, spec: TensorSpec) -> Array:
@@ -35,21 +46,44 @@ def random_input(rng: np.random.Generator, spec: TensorSpec) -> Array:
     return rng.random(spec.shape, dtype=np.float32)
 
 
-def measure(model: Path, *, runtime: str | None, threads: int, steps: int) -> dict[str, object]:
-    """One inference, a warm-up step, then `steps` timed ones on the same batch."""
+def measure(
+    model: Path,
+    *,
+    runtime: str | None,
+    threads: int,
+    steps: int,
+    batch: int | None = None,
+    device: bool = False,
+) -> dict[str, object]:
+    """One inference, a warm-up step, then `steps` timed ones on the same batch.
+
+    `batch` is by default what the model takes at once.
+    """
+    if device:
+        import firmware_sim.device  # noqa: F401  what the agent loads counts too
     imported = peak_memory_bytes()
     loaded = Model(model, runtime=runtime, threads=threads)
+    if device:  # as one that was killed: it begins with what its predecessor left
+        _checkpoint(loaded, restore=True)
     x = random_input(np.random.default_rng(0), loaded.inputs("infer")["x"])
     answer = loaded.call("infer", x=x)["output"]
     rng = np.random.default_rng(0)
-    batch = {name: random_input(rng, spec) for name, spec in loaded.inputs("train").items()}
-    losses = [float(loaded.call("train", **batch)["loss"])]
+    takes = loaded.inputs("accumulate")
+    size = batch or next(iter(takes.values())).shape[0]
+    samples = {
+        name: random_input(rng, TensorSpec((size, *spec.shape[1:]), spec.dtype))
+        for name, spec in takes.items()
+    }
+    losses = [take_batch(loaded, "train", **samples)]
     times = []
     for _ in range(steps):
         begin = time.perf_counter()
-        loss = loaded.call("train", **batch)["loss"]
+        loss = take_batch(loaded, "train", **samples)
         times.append(time.perf_counter() - begin)
-        losses.append(float(loss))
+        losses.append(loss)
+    if device:
+        _evaluate(loaded)
+        _checkpoint(loaded)
     return {
         "runtime": loaded.runtime,
         "runtime_version": runtime_version(loaded.runtime),
@@ -62,14 +96,72 @@ def measure(model: Path, *, runtime: str | None, threads: int, steps: int) -> di
     }
 
 
+def _checkpoint(model: Model, *, restore: bool = False) -> None:
+    """Writes a checkpoint with an update in it, and goes on from it."""
+    shared = model.call("get_shared")
+    update = b"".join(value.tobytes() for value in shared.values())
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoints = Checkpoints(Path(folder), device="measured", bundle="measured")
+        checkpoints.save(
+            Checkpoint(
+                run="measured",
+                round=0,
+                steps_done=0,
+                learner=model.call("get_state"),
+                base=shared,
+                outbox=update,
+            )
+        )
+        if restore and (left := checkpoints.load()) is not None:
+            model.call("set_state", **left.learner)
+            model.call("set_shared", **left.base)
+
+
+def _evaluate(model: Model) -> None:
+    if "evaluate" in model.signatures:
+        rng = np.random.default_rng(0)
+        inputs = model.inputs("evaluate")
+        model.call("evaluate", **{name: random_input(rng, s) for name, s in inputs.items()})
+    else:
+        _play(model)
+
+
+def _play(model: Model) -> None:
+    """A game beside another, as when a player is tested; without ale-py there is none to play."""
+    from firmware_sim.tasks import TaskError
+    from firmware_sim.tasks.atari import OBSERVATION, Game
+
+    x = model.inputs("infer")["x"]
+    if (x.shape[1:], x.dtype) != (OBSERVATION.shape, OBSERVATION.dtype):
+        return
+    try:
+        games = [Game("breakout", episode_frames=100) for _ in range(2)]
+    except TaskError:
+        return
+    for game in games:
+        game.reset(0)
+        model.call("infer", x=game.step(0).obs[None])
+    for game in games:
+        game.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--runtime")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--device", action="store_true")
     args = parser.parse_args()
-    report = measure(args.model, runtime=args.runtime, threads=args.threads, steps=args.steps)
+    report = measure(
+        args.model,
+        runtime=args.runtime,
+        threads=args.threads,
+        steps=args.steps,
+        batch=args.batch,
+        device=args.device,
+    )
     print(json.dumps(report))
 
 

@@ -8,15 +8,35 @@
 A transition is one entry that a step led to: `next_obs` is the stack that ends with its frame,
 `obs` the stack that ends with the frame before. Stacks are filled up with black frames at the
 beginning of an episode, as ale-py fills its own.
+
+How many entries there are follows from what the frames really take (see `frames`), and from
+`most_frames`: the oldest go first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from firmware_sim.frames import (
+    CHAIN,
+    CHUNK,
+    INDEX_BYTES,
+    LEAST_CHUNKS,
+    DiskArena,
+    Frames,
+    MemoryArena,
+)
 from firmware_sim.runtime import Array
+
+STACK = 4  # frames that the player sees at once
+MOST_FRAMES = 1_000_000  # the paper's replay on powerful devices
+ENTRY_BYTES = INDEX_BYTES + 1 + 2 + 4 + 1  # in memory: of the frame, behind, action, reward, done
+# Fewer than a frame of Breakout takes with its entry, and games are rarely plainer: so frames run
+# out of bytes before entries run out of rows, which take less than a fifth of the budget.
+_LEAST_FRAME_BYTES = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,78 +51,116 @@ class Transitions:
 
 
 class Replay:
-    """A ring of the last `capacity` frames and of the steps between them.
+    """The newest frames that fit a budget, and the steps between them.
 
     Entries are counted from the first one ever stored; entry i lies in row i mod capacity.
     """
 
-    def __init__(self, capacity: int, *, frame: tuple[int, int] = (84, 84), stack: int = 4) -> None:
-        if capacity < stack + 2:
-            raise ValueError(f"a replay of {capacity} frames holds no stack of {stack} to draw.")
-        self.capacity = capacity
-        self.stack = stack
-        self._frames = np.zeros((capacity, *frame), np.uint8)
-        self._behind = np.zeros(capacity, np.uint8)  # at most stack - 1: more is never needed
-        self._action = np.zeros(capacity, np.int32)
-        self._reward = np.zeros(capacity, np.float32)
-        self._done = np.zeros(capacity, np.float32)
-        self._stored = 0  # entries, ever
-        self._steps = 0  # entries in the ring that a step led to
+    def __init__(
+        self,
+        budget_bytes: int,
+        *,
+        most_frames: int = MOST_FRAMES,
+        folder: Path | None = None,
+        frame: tuple[int, int] = (84, 84),
+    ) -> None:
+        """The budget is of memory; with a folder, of disk, and only entries are in memory."""
+        self.capacity = min(most_frames, budget_bytes // _LEAST_FRAME_BYTES)
+        entries = (self.capacity + CHAIN) * ENTRY_BYTES
+        chunks = (budget_bytes if folder else budget_bytes - entries) // CHUNK
+        if most_frames < STACK + 2 or chunks < LEAST_CHUNKS:
+            raise ValueError(
+                f"a replay of {most_frames} frames in {budget_bytes} bytes is too small to draw "
+                f"stacks of {STACK} from."
+            )
+        arena = DiskArena(folder, chunks) if folder else MemoryArena()
+        self._shape = frame
+        self._frames = Frames(frame, most=self.capacity, chunks=chunks, arena=arena)
+        self._behind = np.zeros(self.capacity, np.uint8)  # at most STACK: more is never needed
+        self._action = np.zeros(self.capacity, np.int16)
+        self._reward = np.zeros(self.capacity, np.float32)
+        self._done = np.zeros(self.capacity, np.bool_)
+        self._oldest = 0  # entry
+        self._steps = 0  # entries since the oldest that a step led to
 
     def __len__(self) -> int:
-        """Steps in the ring."""
+        """Steps held."""
         return self._steps
+
+    @property
+    def full(self) -> bool:
+        """Whether something had to go already."""
+        return self._oldest > 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What frames and entries take now."""
+        return self._frames.stored_bytes + (self._frames.end - self._oldest) * ENTRY_BYTES
 
     def begin(self, frame: Array) -> None:
         """The first frame of an episode."""
-        if self._stored and not self._behind[(self._stored - 1) % self.capacity]:
+        if self._frames.end and not self._newest_behind():
             raise ValueError("an episode has at least one step.")
         self._store(frame, behind=0)
 
     def add(self, action: int, reward: float, done: bool, frame: Array) -> None:
         """One step from the newest frame to this one."""
-        if not self._stored:
+        if not self._frames.end:
             raise ValueError("an episode begins with a frame, not with a step.")
-        newest = int(self._behind[(self._stored - 1) % self.capacity])
-        row = self._store(frame, behind=min(newest + 1, self.stack - 1))
+        row = self._store(frame, behind=min(self._newest_behind() + 1, STACK))
         self._action[row], self._reward[row], self._done[row] = action, reward, done
 
     def sample(self, rng: np.random.Generator, size: int) -> Transitions:
-        """Uniform over the steps whose frames are all still in the ring, with repetition."""
+        """Uniform over the steps whose frames are all still held, with repetition."""
         if not self._steps:
             raise ValueError("there is no step to draw yet.")
-        # `obs` of entry i may reach back to entry i - stack, which must not be overwritten yet.
-        oldest = self._stored - self.capacity
-        first = oldest + self.stack if oldest > 0 else 1
-        drawn = rng.integers(first, self._stored, size)
+        # `obs` of entry i may reach back to entry i - STACK, which must not be gone yet.
+        first, end = self._oldest + STACK if self.full else 1, self._frames.end
+        drawn = rng.integers(first, end, size)
         # Of two neighbours one is a step (`begin` sees to it), so this ends soon.
         while (beginnings := self._behind[drawn % self.capacity] == 0).any():
-            drawn[beginnings] = rng.integers(first, self._stored, beginnings.sum())
+            drawn[beginnings] = rng.integers(first, end, beginnings.sum())
         rows = drawn % self.capacity
+        obs, next_obs = self._stacks(drawn, self._behind[rows])
         return Transitions(
-            obs=self._stacks(drawn - 1),
-            action=self._action[rows],
+            obs=obs,
+            action=self._action[rows].astype(np.int32),
             reward=self._reward[rows],
-            next_obs=self._stacks(drawn),
-            done=self._done[rows],
+            next_obs=next_obs,
+            done=self._done[rows].astype(np.float32),
         )
 
+    def _newest_behind(self) -> int:
+        return int(self._behind[(self._frames.end - 1) % self.capacity])
+
     def _store(self, frame: Array, *, behind: int) -> int:
-        row = self._stored % self.capacity
-        if self._stored >= self.capacity:
-            self._steps -= int(self._behind[row] > 0)
-        self._frames[row] = frame
+        entry = self._frames.end
+        self._frames.append(frame)
+        # Frames may keep some that are older: the beginning of the chain that the oldest is in.
+        oldest = max(self._frames.first, entry + 1 - self.capacity)
+        gone = np.arange(self._oldest, oldest) % self.capacity
+        self._steps += int(behind > 0) - int(np.count_nonzero(self._behind[gone]))
+        self._oldest = oldest
+        row = entry % self.capacity
         self._behind[row] = behind
-        self._stored += 1
-        self._steps += int(behind > 0)
         return row
 
-    def _stacks(self, entries: Array) -> Array:
-        """The frames up to each entry, black where its episode had not begun."""
-        behind = self._behind[entries % self.capacity]
-        frames = []
-        for back in reversed(range(self.stack)):
-            frame = self._frames[(entries - back) % self.capacity]
-            frame[behind < back] = 0
-            frames.append(frame)
-        return np.stack(frames, axis=-1)
+    def _stacks(self, entries: Array, behind: Array) -> tuple[Array, Array]:
+        """What was seen before and after the step to each entry, as uint8 [n, h, w, STACK]."""
+        frames = self._frames.histories(entries, STACK + 1)
+        for place in range(STACK):
+            frames[place, behind < STACK - place] = 0  # its episode had not begun
+        obs, next_obs = np.empty((2, len(entries), self._frames.pixels, STACK), np.uint8)
+        # Several times as fast as a copy of the frames with their axes transposed.
+        for place in range(STACK):
+            obs[..., place] = frames[place]
+            next_obs[..., place] = frames[place + 1]
+        shape = (len(entries), *self._shape, STACK)
+        return obs.reshape(shape), next_obs.reshape(shape)
+
+
+def bytes_for(frames: int, frame: tuple[int, int] = (84, 84)) -> int:
+    """A budget that surely holds so many frames, even of noise."""
+    largest = frame[0] * frame[1] + 16  # deflate's stored blocks have a few bytes of header
+    chunks = LEAST_CHUNKS + (frames + CHAIN) // (CHUNK // largest)
+    return (frames + CHAIN) * max(ENTRY_BYTES, _LEAST_FRAME_BYTES) + chunks * CHUNK

@@ -17,6 +17,10 @@ class Stopped(Exception):
     """The user asked for a stop; everything trained so far is in the checkpoint."""
 
 
+class CapReached(Stopped):
+    """The memory cap asked for a stop; everything trained so far is in the checkpoint."""
+
+
 class Diverged(Exception):
     """Training has failed for good; the text is one sentence."""
 
@@ -41,21 +45,23 @@ class Rounds:
         plan: Plan,
         log: Log,
         clock: Callable[[], float] = time.monotonic,
+        cap_reached: Callable[[], bool] = lambda: False,
     ) -> None:
         self.learner = learner
         self.plan = plan
         self._checkpoints = checkpoints
         self._log = log
         self._clock = clock
-        self._stopping = False
+        self._cap_reached = cap_reached
+        self._stopping: type[Stopped] | None = None
 
     def stop(self) -> None:
         """May be called from a signal handler."""
-        self._stopping = True
+        self._stopping = Stopped
 
     def check_stop(self) -> None:
         if self._stopping:
-            raise Stopped
+            raise self._stopping
 
     def resume(self) -> Checkpoint | None:
         """Restores what a predecessor left, if there was one."""
@@ -87,6 +93,8 @@ class Rounds:
                 )
             self._log.progress(f"round {round}  step {done}/{steps}  loss {loss:.4f}")
             now = self._clock()
+            if self._cap_reached():
+                self._stopping = CapReached
             # After its last step the round is whole, and whoever asked for it saves it as such.
             due = self._stopping or now - saved > self.plan.checkpoint_seconds
             if due and done < steps:

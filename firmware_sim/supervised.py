@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firmware_sim.runtime import Array, Model, WrongInput
+from firmware_sim.steps import take_batch
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ def train(
     for _ in range(steps):
         batch = batches.next()
         begin = time.perf_counter()
-        loss = model.call(signature, x=x[batch], y=y[batch])["loss"]
-        yield Step(float(loss), time.perf_counter() - begin)
+        loss = take_batch(model, signature, x=x[batch], y=y[batch])
+        yield Step(loss, time.perf_counter() - begin)
 
 
 def evaluate(model: Model, x: Array, y: Array) -> Score:

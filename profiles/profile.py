@@ -50,10 +50,31 @@ class Profile:
         metadata=_key("TFLite runtime whose speed the bundle is made for; both run it")
     )
     memory_cap_mib: int = field(
-        metadata=_key("Most memory the device agent may use", least=1, unit="MiB")
+        metadata=_key("Most memory the device agent may use", least=1, most=2**20, unit="MiB")
+    )
+    storage_cap_mib: int = field(
+        metadata=_key("Most disk the device agent may use", least=1, most=2**24, unit="MiB")
     )
     inference_quantisation: Literal["float32", "float16", "dynamic", "int8"] = field(
         metadata=_key("How the weights of the inference model are stored")
+    )
+    update_quantisation: Literal["float32", "float16", "int8", "int4"] = field(
+        metadata=_key("How the numbers of an update are sent")
+    )
+    packet_limit_kib: int = field(
+        metadata=_key(
+            "Largest MQTT packet it sends; more goes in parts", least=8, most=2**18, unit="KiB"
+        )
+    )
+    bandwidth_kbps: int = field(
+        metadata=_key(
+            "Speed of a simulated link, each way, in 1000 bit/s", least=1, most=10**8, unit="kbps"
+        )
+    )
+    interaction_rate: float = field(
+        metadata=_key(
+            "Part of a round's mini-batches that the device trains", least=0.001, most=1.0
+        )
     )
 
 
@@ -108,7 +129,7 @@ def _read_with_bases(folder: Traversable, file_name: str) -> dict[str, Any]:
         for name, value in table.items():
             if problem := _problem(name, value):
                 raise ProfileError(str(file), name, problem)
-        values = table | values
+        values = {name: _as_declared(name, value) for name, value in table.items()} | values
         if base is None:
             return values
 
@@ -176,7 +197,7 @@ def _problem(name: str, value: object) -> str | None:
         return _unknown(name)
     key = _KEYS[name]
     # `type` and not `isinstance`: to Python, though not to TOML, a boolean is an integer.
-    if type(value) is not (str if get_args(key.type) else key.type):
+    if type(value) not in _accepted(key):
         found = _type(value)
     elif _allowed(key, value):
         return None
@@ -185,11 +206,22 @@ def _problem(name: str, value: object) -> str | None:
     return f"must be {_expected(key)}, but it is {found}"
 
 
+def _accepted(key: Field[Any]) -> tuple[object, ...]:
+    """Types of value that a key takes; 1 is as good a float as 1.0, whatever TOML says."""
+    if get_args(key.type):
+        return (str,)
+    return (int, float) if key.type is float else (key.type,)
+
+
+def _as_declared(name: str, value: Any) -> Any:
+    return float(value) if _KEYS[name].type is float else value
+
+
 def _allowed(key: Field[Any], value: object) -> bool:
     if choices := get_args(key.type):
         return value in choices
     least, most = key.metadata["least"], key.metadata["most"]
-    return not isinstance(value, int) or least <= value <= most
+    return not isinstance(value, int | float) or least <= value <= most
 
 
 def _unknown(name: str) -> str:
@@ -205,11 +237,11 @@ def _unknown(name: str) -> str:
 def _expected(key: Field[Any]) -> str:
     if choices := get_args(key.type):
         return f"one of {_listed(choices)}"
-    if key.type is not int:
+    if key.type not in (int, float):
         return _TOML_TYPES[key.type]
     least, most, unit = (key.metadata[name] for name in ("least", "most", "unit"))
-    limits = f"from {least} to {most}" if most < math.inf else f"of at least {least}"
-    return f"an integer {limits}" + (f" ({unit})" if unit else "")
+    kind = "a number" if key.type is float else _TOML_TYPES[key.type]
+    return f"{kind} from {least} to {most}" + (f" ({unit})" if unit else "")
 
 
 def _type(value: object) -> str:

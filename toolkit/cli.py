@@ -45,6 +45,13 @@ class Task(StrEnum):
     digits = "digits"
 
 
+class Quantisation(StrEnum):
+    float32 = "float32"
+    float16 = "float16"
+    dynamic = "dynamic"
+    int8 = "int8"
+
+
 class Topology(StrEnum):
     share_first = "share-first"
     cascading = "cascading"
@@ -110,6 +117,102 @@ def export(
         f"{chosen.memory_cap_mib} MiB, {measured['step_seconds'] * 1e3:.1f} ms a step of "
         f"{chosen.batch_size} ({measured['runtime']}, {measured['threads']} thread(s))"
     )
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "toolkit requantise build/weak --state state/pi-1\n\n"
+    "toolkit requantise build/weak --state state/pi-1 --quantisation float16 --data arrays.npz "
+    "--model my_branch.py:branch"
+)
+def requantise(
+    bundle: Annotated[Path, typer.Argument(help="Folder that `toolkit export` wrote.")],
+    state: Annotated[Path, typer.Option(help="Folder with the device's checkpoint.")],
+    quantisation: Annotated[
+        Quantisation | None, typer.Option(show_default="what the bundle's profile says")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Your own branch, as it was exported: file.py:function.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Examples for int8: an .npz file with an array x.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="To test with: an .npz file as devices take, or CIFAR-10's folder."),
+    ] = None,
+) -> None:
+    """Renew a bundle's inference model from the weights that a device has trained.
+
+    What quantising costs is measured in the device's runtime against float32.
+    """
+    with quiet_terminal() as console, console.status("starting TensorFlow") as status:
+        from toolkit.requantise import STAGES
+        from toolkit.requantise import requantise as renew
+
+        def progress(stage: str) -> None:
+            status.update(f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage}")
+
+        chosen = quantisation.value if quantisation else None
+        done = renew(
+            bundle,
+            state,
+            quantisation=chosen,
+            model=model,
+            calibration=calibration,
+            data=data,
+            progress=progress,
+        )
+    typer.echo(done.summary)
+
+
+@app.command(
+    epilog="Example, with this in my_branch.py:\n\n"
+    "def branch(width):\n\n"
+    "\u00a0   stem = layers.Conv2D(8, 3, activation='relu', name='stem')\n\n"
+    "\u00a0   rest = (layers.Flatten(), layers.Dense(width), layers.Dense(10))\n\n"
+    "\u00a0   model = keras.Sequential((keras.Input((28, 28, 1)), stem, *rest))\n\n"
+    "\u00a0   return model, ('stem',)\n\n"
+    "toolkit fit --profile weak --model my_branch.py:branch --max-step-ms 20"
+)
+def fit(
+    profile: Annotated[
+        str, typer.Option(help="A shipped profile (see `toolkit profiles`) or a .toml file.")
+    ],
+    model: Annotated[str, typer.Option(help="Your function of a width: path/to/file.py:function.")],
+    min_width: Annotated[int, typer.Option(help="Least that is worth it.", min=1)] = 1,
+    max_width: Annotated[int, typer.Option(help="Most that is tried.", min=1)] = 512,
+    max_step_ms: Annotated[
+        float | None, typer.Option(help="Longest training step, as measured here.", min=0.001)
+    ] = None,
+    max_operations: Annotated[
+        int | None, typer.Option(help="Most operations of one inference.", min=1)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Find the widest branch whose measured memory, operations and step time fit a profile.
+
+    A wider branch is taken to need more, but the answer is measured: it fits, the next does not.
+    """
+    chosen = load_profile(profile)
+    with quiet_terminal() as console, console.status("starting TensorFlow") as status:
+        from toolkit.fit import fit as find_widest
+        from toolkit.user_model import load_function_of_width
+
+        found = find_widest(
+            load_function_of_width(model),
+            chosen,
+            min_width=min_width,
+            max_width=max_width,
+            max_operations=max_operations,
+            max_step_seconds=max_step_ms and max_step_ms / 1e3,
+            progress=status.update,
+        )
+    if as_json:
+        typer.echo(json.dumps(found.report(profile, model), indent=2))
+    else:
+        Console().print(found.table())
+        typer.echo(found.command(profile, model))
 
 
 @app.command()
@@ -241,6 +344,13 @@ def provision(
     typer.echo(f"  {made.broker} goes to the broker: `mosquitto -c mosquitto.conf` in that folder")
     for user in made.added:
         typer.echo(f"  {made.credentials(user)} goes to {user}; run.sh in it starts it")
+    if made.kept and made.server_renewed:
+        typer.echo(
+            f"  the broker has a new certificate, for {', '.join(made.fleet.host_names)}: replace "
+            "its files, restart it, and replace every run.sh"
+        )
+    elif made.kept and made.added:
+        typer.echo("  send SIGHUP to a mosquitto that runs already, so that it lets them in")
 
 
 def _count(users: Sequence[str], what: str) -> str:

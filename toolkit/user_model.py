@@ -1,8 +1,11 @@
-"""A user's own branch: `--model path/to/file.py:function`."""
+"""A user's own branch: `--model path/to/file.py:function`, or `…:function:width`."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,19 +20,60 @@ from toolkit.training.learning import DoubleQ, Learning, Supervised
 def load_branch(spec: str) -> Branch:
     """Calls the function; it returns (model, shared layer names), a Branch, or only a model.
 
-    Only a model means that every layer is shared, as within a group of equal devices.
+    Only a model means that every layer is shared, as within a group of equal devices. A function
+    that takes a width gets the one in path/to/file.py:function:width.
     """
+    place, _, width = spec.rpartition(":")
+    if width.isdecimal() and ":" in place:
+        return load_function_of_width(place)(int(width))
+    function = _function(spec)
+    if not _accepts(function):
+        raise ModelError(f"{spec} takes arguments; only a width can be given, as {spec}:16.")
+    return _called(spec, _name(spec), function)
+
+
+def load_function_of_width(spec: str) -> Callable[[int], Branch]:
+    """A function from a width to the branch that is so wide."""
+    function = _function(spec)
+    if not _accepts(function, 1):
+        raise ModelError(f"{spec} does not take a width; it must be as def branch(width): ….")
+    return lambda width: _called(
+        f"{spec}:{width}", f"{_name(spec)}-{width}", partial(function, width)
+    )
+
+
+def _function(spec: str) -> Callable[..., Any]:
     path, colon, name = spec.rpartition(":")
     if not colon or not path or not name:
         raise ModelError(f"--model {spec!r} must be path/to/file.py:function.")
     function = getattr(_load(Path(path)), name, None)
     if not callable(function):
         raise ModelError(f"{path} has no function {name!r}.")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _accepts(function: Callable[..., Any], *arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature; calling it will tell
+        return True
+    return True
+
+
+def _name(spec: str) -> str:
+    path, _, name = spec.rpartition(":")
+    return f"{Path(path).stem}-{name}"
+
+
+def _called(spec: str, name: str, function: Callable[[], Any]) -> Branch:
     try:
         made = function()
     except (Exception, SystemExit) as error:  # a user's code may raise anything
         raise ModelError(f"{spec} failed with {type(error).__name__}: {error}") from error
-    return _branch(spec, f"{Path(path).stem}-{name}", made)
+    return _branch(spec, name, made)
 
 
 def _load(path: Path) -> ModuleType:

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from firmware_sim.bundle import Bundle
-from firmware_sim.replay import Replay
+from firmware_sim.limits import stored_bytes
+from firmware_sim.replay import ENTRY_BYTES, MOST_FRAMES, Replay, bytes_for
 from firmware_sim.runtime import Array, Model, TensorSpec
+from firmware_sim.steps import batch_size, take_batch
 from firmware_sim.tasks.state import digest, pack, unpack
 from firmware_sim.tasks.task import TaskError, TaskOptions, signature_for, training_inputs
 
@@ -26,6 +28,10 @@ EXPLORATION_STEPS = 1_000_000
 TEST_EXPLORATION = 0.02
 EPISODE_FRAMES = 108_000  # most of one training episode: half an hour of play at 60 Hz
 NOOP = 0
+# What a device takes beside the replay and the measured training: the agent, ale-py, the game that
+# is played and the one of a test episode, mini-batches.
+PLAYER_BYTES = 32 * 2**20
+LEAST_REPLAY_BYTES = 2**20
 
 
 def exploration(step: int) -> float:
@@ -93,13 +99,14 @@ class AtariTask:
 
     def __init__(self, bundle: Bundle, options: TaskOptions) -> None:
         self._options = options
+        self._bundle = bundle
         self._batch = _batch_size(bundle)
         self._digest = digest(np.frombuffer(f"atari {options.game}".encode(), np.uint8))
         self._begin(options.seed, 0)
 
     @property
     def samples(self) -> int:
-        return len(self._replay)
+        return len(self.replay)
 
     def train(self, model: Model, steps: int, exchange: str) -> Iterator[float]:
         return self._learn(model, steps, signature_for(exchange))
@@ -120,7 +127,9 @@ class AtariTask:
         return pack(self._digest, seed=self._seed, step=self._step)
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        self._begin(*unpack(state, self._digest, "seed", "step"))
+        seed, step = unpack(state, self._digest, "seed", "step")
+        del self.replay  # before there is another: there is room for one
+        self._begin(seed, step)
 
     def synchronised(self, model: Model) -> None:
         """θ⁻ ← θ: what was merged goes into the target network too."""
@@ -130,7 +139,7 @@ class AtariTask:
         self._seed = seed
         self._step = step  # actions taken, ever
         self._rng = np.random.default_rng((seed, step))
-        self._replay = Replay(self._options.replay_frames)
+        self.replay = make_replay(self._bundle, self._options)
         self._game = Game(self._options.game, episode_frames=EPISODE_FRAMES)
         self._obs = self._start_episode(_game_seed(self._rng))
 
@@ -138,10 +147,11 @@ class AtariTask:
         outputs = _outputs(model)
         for _ in range(steps):
             self._play(model, outputs)
-            while len(self._replay) < self._options.warm_up_steps:
+            while len(self.replay) < self._options.warm_up_steps and not self.replay.full:
                 self._play(model, outputs)
-            batch = self._replay.sample(self._rng, self._batch)
-            answer = model.call(
+            batch = self.replay.sample(self._rng, self._batch)
+            yield take_batch(
+                model,
                 signature,
                 obs=batch.obs,
                 action=batch.action,
@@ -149,20 +159,67 @@ class AtariTask:
                 next_obs=batch.next_obs,
                 done=batch.done,
             )
-            yield float(answer["loss"])
 
     def _play(self, model: Model, outputs: int) -> None:
         """One action, and what came of it goes into the replay."""
         output = choose(model, self._obs, exploration(self._step), outputs, self._rng)
         seen = self._game.step(output)
         self._step += 1
-        self._replay.add(output, np.sign(seen.reward), seen.terminated, seen.obs[..., -1])
+        self.replay.add(output, np.sign(seen.reward), seen.terminated, seen.obs[..., -1])
         self._obs = self._start_episode() if seen.ended else seen.obs
 
     def _start_episode(self, seed: int | None = None) -> Array:
         obs = self._game.reset(seed)
-        self._replay.begin(obs[..., -1])
+        self.replay.begin(obs[..., -1])
         return obs
+
+
+def make_replay(bundle: Bundle, options: TaskOptions) -> Replay:
+    """As many frames as the user says, else as many as fit what the profile's caps leave."""
+    frames, folder = options.replay_frames, options.replay_folder
+    if folder is not None:
+        if frames is None:
+            frames = min(MOST_FRAMES, memory_left(bundle) // ENTRY_BYTES)
+        try:
+            return Replay(storage_left(bundle), most_frames=frames, folder=folder)
+        except OSError as error:
+            raise TaskError(f"the replay cannot be kept in {folder} ({error.strerror}).") from None
+    if frames is not None:
+        return Replay(bytes_for(frames), most_frames=frames)
+    return Replay(memory_left(bundle))
+
+
+def memory_left(bundle: Bundle) -> int:
+    """Bytes for a replay: the profile's cap without what training and playing take."""
+    profile = bundle.manifest["profile"]
+    try:
+        training = int(bundle.manifest["measured"]["peak_bytes"])
+    except (KeyError, TypeError, ValueError):
+        raise TaskError(
+            f"the manifest of {bundle.folder} does not say how much memory training takes."
+        ) from None
+    left = int(profile["memory_cap_mib"] * 2**20) - training - PLAYER_BYTES
+    if left < LEAST_REPLAY_BYTES:
+        raise TaskError(
+            f"profile {profile['name']} allows {profile['memory_cap_mib']} MiB, of which training "
+            f"takes {training / 2**20:.0f} MiB and playing {PLAYER_BYTES / 2**20:.0f} MiB, so no "
+            "memory is left for a replay; take a smaller branch or a profile that allows more."
+        )
+    return left
+
+
+def storage_left(bundle: Bundle) -> int:
+    """Bytes for a replay on disk: the profile's cap without the bundle and its checkpoints."""
+    profile = bundle.manifest["profile"]
+    taken = stored_bytes(bundle.manifest)
+    left = int(profile["storage_cap_mib"] * 2**20) - taken
+    if left < LEAST_REPLAY_BYTES:
+        raise TaskError(
+            f"profile {profile['name']} allows {profile['storage_cap_mib']} MiB of disk, of which "
+            f"the bundle and its checkpoints take {taken / 2**20:.0f} MiB, so none is left for a "
+            "replay; keep it in memory, or take a profile that allows more."
+        )
+    return left
 
 
 def choose(model: Model, obs: Array, epsilon: float, outputs: int, rng: np.random.Generator) -> int:
@@ -190,7 +247,7 @@ def _batch_size(bundle: Bundle) -> int:
             f"the task atari shows {OBSERVATION.dtype}{list(OBSERVATION.shape)}; the bundle at "
             f"{bundle.folder} takes {obs.dtype}{list(obs.shape[1:])}."
         )
-    return obs.shape[0]
+    return batch_size(bundle)
 
 
 def _channels_last(frames: Array) -> Array:

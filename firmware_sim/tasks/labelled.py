@@ -11,6 +11,7 @@ import numpy as np
 
 from firmware_sim.bundle import Bundle
 from firmware_sim.runtime import Array, Model, TensorSpec
+from firmware_sim.steps import batch_size
 from firmware_sim.supervised import Batches, evaluate, train
 from firmware_sim.tasks.state import digest, pack, unpack
 from firmware_sim.tasks.task import TaskError, signature_for, training_inputs
@@ -70,7 +71,7 @@ class LabelledTask:
 
 
 def check_kind(task: str, bundle: Bundle, example: TensorSpec | None = None) -> TensorSpec:
-    """Whether the bundle classifies examples like the task's; the answer is what `x` is."""
+    """Whether the bundle classifies examples like the task's; the answer is `x` of one step."""
     inputs = training_inputs(bundle)
     if inputs.keys() != {"x", "y"} or inputs["y"].dtype != np.int32:
         raise TaskError(
@@ -84,7 +85,7 @@ def check_kind(task: str, bundle: Bundle, example: TensorSpec | None = None) -> 
             f"the task {task} has examples of {example.dtype}{list(example.shape)}; the bundle at "
             f"{bundle.folder} takes {x.dtype}{list(x.shape[1:])}."
         )
-    return x
+    return TensorSpec((batch_size(bundle), *x.shape[1:]), x.dtype)
 
 
 def check_examples(source: str, examples: Examples, x: TensorSpec) -> None:

@@ -55,8 +55,10 @@ class TaskOptions:
     share: tuple[float, float] = (0.0, 1.0)  # from where to where of the training set
     seed: int = 0
     game: str = "breakout"
-    # 7,056 bytes each: 67 MiB (the paper: 100,000 on weak devices, 1,000,000 on powerful ones).
-    replay_frames: int = 10_000
+    # None: as many as the profile's caps allow (the paper: 100,000 on weak devices, 1,000,000 on
+    # powerful ones).
+    replay_frames: int | None = None
+    replay_folder: Path | None = None  # to keep the replay on disk
     warm_up_steps: int = 1_000  # played before the first mini-batch (the paper: 50,000)
     test_frames: int = 18_000  # most of one test episode: five minutes of play at 60 Hz
 
@@ -71,7 +73,7 @@ class TaskOptions:
         if self.warm_up_steps < 1 or self.test_frames < 1:
             raise TaskError("the warm-up and the test episode must be at least 1 long.")
         # Every episode stores one frame more than it has steps, so half of them may be no steps.
-        if self.replay_frames < 2 * self.warm_up_steps:
+        if self.replay_frames is not None and self.replay_frames < 2 * self.warm_up_steps:
             raise TaskError(
                 f"a warm-up of {self.warm_up_steps} steps needs a replay of at least "
                 f"{2 * self.warm_up_steps} frames, not {self.replay_frames}."

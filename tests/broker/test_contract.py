@@ -10,7 +10,8 @@ import pytest
 
 from broker.contract import LARGEST_NORM, MAX_SAMPLES, Contract
 from broker.messages import SMALL, DeviceState, Reason, Refused, Shared, Update, to_bytes
-from broker.slice import SharedTensor, Slice
+from broker.quantisation import ENCODINGS, encode_tensors
+from broker.slice import SharedTensor, Slice, SliceError
 from broker.wire import HEADER_LIMIT, decode, encode
 
 RUN = "0123456789abcdef"
@@ -305,6 +306,139 @@ def test_the_first_thing_wrong_is_told() -> None:
     for mend, reason in mended:
         worst = replace(worst, **mend)
         assert refused_update(to_bytes(worst))[0] is reason
+
+
+# --- quantised updates -------------------------------------------------------------------
+
+CODED = (shared_tensor("conv/kernel", 401, 3), shared_tensor("conv/bias", 3))
+CODED += (shared_tensor("odd", 5, 13),)
+WIDE = Contract.of(Slice.of(CODED), exchange="delta", run=RUN)
+
+
+def coded(encoding: str, **changed: npt.NDArray[Any] | None) -> Update:
+    """A good quantised update, tensors replaced, put beside its own, or (None) taken away."""
+    sent = encode_tensors(values(CODED), encoding, np.random.default_rng(1))
+    new = {name.replace("__", "/").replace("scale_", "scale:"): a for name, a in changed.items()}
+    tensors = {name: array for name, array in (sent | new).items() if array is not None}
+    fingerprint = Slice.of(CODED).fingerprint
+    return replace(GOOD, encoding=encoding, fingerprint=fingerprint, tensors=tensors)
+
+
+def refused_coded(encoding: str, **changed: npt.NDArray[Any] | None) -> tuple[Reason, str]:
+    return refused(WIDE.check_update, to_bytes(coded(encoding, **changed)))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_encoding_is_taken_as_float32(encoding: str) -> None:
+    payload = to_bytes(coded(encoding))
+    assert len(payload) < WIDE.largest_message
+    taken = WIDE.check_update(payload, "pi-1")
+    assert taken.encoding == "float32"
+    assert taken.tensors.keys() == {tensor.name for tensor in CODED}
+    step = {"float32": 0, "float16": 2e-3, "int8": 4 / 127, "int4": 4 / 7}[encoding]
+    for name, value in values(CODED).items():
+        assert taken.tensors[name].dtype == np.float32
+        np.testing.assert_allclose(taken.tensors[name], value, rtol=0, atol=step)
+    again = WIDE.read_checked(payload)
+    for name, tensor in taken.tensors.items():
+        np.testing.assert_array_equal(again.tensors[name], tensor, strict=True)
+
+
+@pytest.mark.parametrize("encoding", ["", "int2", "FLOAT32", "x" * 1000], ids=len)
+def test_an_unknown_encoding(encoding: str) -> None:
+    update = replace(coded("float32"), encoding=encoding)
+    assert refused(WIDE.check_update, to_bytes(update)) == (
+        Reason.WRONG_ENCODING,
+        f"numbers are sent as float32, float16, int8, int4, not as {encoding[:20]!r}.",
+    )
+
+
+@pytest.mark.parametrize("other", [name for name in ENCODINGS if name != "int8"])
+def test_tensors_of_another_encoding_than_said(other: str) -> None:
+    update = replace(coded(other), encoding="int8")
+    reason, _ = refused(WIDE.check_update, to_bytes(update))
+    assert reason in (Reason.WRONG_DTYPE, Reason.WRONG_SHAPE)
+
+
+def test_codes_of_another_dtype() -> None:
+    assert refused_coded("int8", conv__kernel=np.zeros((401, 3), np.uint8)) == (
+        Reason.WRONG_DTYPE,
+        "tensor 'conv/kernel' is uint8 as int8, not int8.",
+    )
+    assert refused_coded("int4", odd=np.zeros(33, np.int8))[0] is Reason.WRONG_DTYPE
+    assert refused_coded("int4", conv__bias=np.zeros(3, np.float32))[0] is Reason.WRONG_DTYPE
+    assert refused_coded("int4", scale_odd=np.ones((), np.float64))[0] is Reason.WRONG_DTYPE
+
+
+@pytest.mark.parametrize("size", [0, 32, 34, 65])
+def test_more_or_fewer_codes(size: int) -> None:
+    assert refused_coded("int4", odd=np.zeros(size, np.uint8)) == (
+        Reason.WRONG_SHAPE,
+        f"tensor 'odd' has shape ({size},) as int4, and in the fleet (33,).",
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 1), (401, 3)])
+def test_more_or_fewer_scales(shape: tuple[int, ...]) -> None:
+    reason, text = refused_coded("int8", scale_conv__kernel=np.ones(shape, np.float32))
+    assert reason is Reason.WRONG_SHAPE and text.startswith("tensor 'scale:conv/kernel' has shape ")
+
+
+@pytest.mark.parametrize("encoding", ["int8", "int4"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 0.0, -0.0, 1e-45, 1.1e12], ids=str)
+def test_a_scale_that_is_none(encoding: str, value: float) -> None:
+    scale = np.array([1, value, 1], np.float32)
+    assert refused_coded(encoding, scale_conv__kernel=scale) == (
+        Reason.BAD_SCALE,
+        "tensor 'conv/kernel' has a scale that is NaN, not positive, or far too large.",
+    )
+
+
+@pytest.mark.parametrize("encoding", ["int8", "int4"])
+def test_missing_and_extra_scales(encoding: str) -> None:
+    assert refused_coded(encoding, scale_odd=None) == (
+        Reason.WRONG_NAME,
+        "the update lacks 'scale:odd'.",
+    )
+    for extra in ("scale:conv/bias", "scale:other", "scale:scale:odd"):
+        assert refused_coded(encoding, **{extra: np.ones((), np.float32)}) == (
+            Reason.WRONG_NAME,
+            f"the fleet knows no tensor {extra!r}.",
+        )
+    assert refused_coded(encoding, odd=None) == (
+        Reason.WRONG_NAME,
+        "the fleet knows no tensor 'scale:odd'.",
+    )
+
+
+def test_codes_that_quantising_never_makes() -> None:
+    kernel = np.zeros((401, 3), np.int8)
+    kernel[7, 1] = -128
+    assert refused_coded("int8", conv__kernel=kernel) == (
+        Reason.BAD_CODE,
+        "tensor 'conv/kernel' holds a code that int8 lacks.",
+    )
+    for place, byte in ((0, 0x08), (5, 0x80), (32, 0x10)):  # the last half of 65 codes is unused
+        odd = np.zeros(33, np.uint8)
+        odd[place] = byte
+        assert refused_coded("int4", odd=odd) == (
+            Reason.BAD_CODE,
+            "tensor 'odd' holds a code that int4 lacks.",
+        )
+
+
+def test_codes_and_scales_that_are_too_much_together() -> None:
+    full = np.full((401, 3), 127, np.int8)
+    scale = np.full(3, 1e11, np.float32)
+    reason, text = refused_coded("int8", conv__kernel=full, scale_conv__kernel=scale)
+    assert reason is Reason.NOT_FINITE and "'conv/kernel'" in text
+    infinite = np.array([0, np.inf, 0], np.float16)
+    assert refused_coded("float16", conv__bias=infinite)[0] is Reason.NOT_FINITE
+
+
+def test_no_tensor_is_called_like_a_scale() -> None:
+    with pytest.raises(SliceError, match=r"^no shared tensor can be called 'scale:odd': "):
+        Contract.of(Slice.of([shared_tensor("scale:odd", 1)]), exchange="delta", run=RUN)
 
 
 # --- births ------------------------------------------------------------------------------

@@ -35,11 +35,13 @@ from broker.messages import (
     to_bytes,
 )
 from broker.optimizers import Delta
+from broker.quantisation import decode_tensors, encode_tensors
 from broker.service import Aggregator, LinkRefused, announcement
 from broker.slice import SharedTensor, Slice, Tensors
 from broker.store import Identity, Store, StoreError
 from broker.topics import Topics
 from broker.transport import Event, Will
+from broker.wire import decode, encode
 
 SHAPES = {"stem/kernel": (40, 40), "stem/bias": (40,), "tail/kernel": (5, 3)}
 WHOLE = Slice.of(SharedTensor.of(name, shape, "float32", "") for name, shape in SHAPES.items())
@@ -223,6 +225,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         *,
         memory: MemoryBroker | None = None,
         state: State | None = None,
+        downlink: str = "float32",
         **more: Any,
     ) -> Fleet:
         memory = memory or MemoryBroker()
@@ -258,6 +261,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             channel=channel(transport),
             topics=TOPICS,
             log=Log(log, as_json=True),
+            downlink=downlink,
             clock=clock,
         )
         return Fleet(folder, memory, settings, aggregator, transport, store, clock, log)
@@ -749,6 +753,54 @@ def test_after_a_kill_the_same_run_goes_on(start: Start, mode: str) -> None:
         expected = np.mean([draw(5)["stem/bias"], draw(6)["stem/bias"]], axis=0)
         moved = again.shared.tensors["stem/bias"] - np.frombuffer(before[3]["stem/bias"], "f4")
         np.testing.assert_allclose(moved, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("encoding", ["float16", "int8", "int4"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_quantised_updates_are_kept_as_they_came(start: Start, mode: str, encoding: str) -> None:
+    """The journal holds the codes; after a kill they give the same state."""
+    fleet = start(mode, quorum=2)
+    device = fleet.device("a", WHOLE)
+    tensors = encode_tensors(draw(3), encoding, np.random.default_rng(0))
+    sent = device.update(encoding=encoding, tensors=tensors)
+    device.send(sent)
+    fleet.settle()
+    assert to_bytes(sent) in fleet.journal
+    before = frozen(fleet.aggregator.state)
+    fleet.end()
+    again = start(mode, quorum=2, memory=fleet.memory)
+    assert again.events("replayed")
+    assert frozen(again.aggregator.state) == before
+    if mode == "sync":
+        other = again.device("b", WHOLE)
+        other.send(other.update(tensors=ones(0.0, WHOLE)))
+        again.settle()
+    decoded = decode_tensors(tensors, encoding, {t.name: t.shape for t in WHOLE.tensors})
+    factor = 0.5 if mode == "sync" else 1.0
+    for name, value in again.aggregator.state.shared.items():
+        np.testing.assert_allclose(value, factor * decoded[name], rtol=1e-6)
+
+
+def test_a_journal_of_another_version_is_one_sentence(start: Start) -> None:
+    fleet = start(quorum=2)
+    device = fleet.device("a")
+    old = decode(to_bytes(device.update()), limit=2**22)
+    fields = {name: value for name, value in old.fields.items() if name != "encoding"}
+    fleet.store.append(encode("update", fields, old.tensors))
+    fleet.store.commit()
+    fleet.end()
+    with pytest.raises(StoreError, match=r"^the journal was written by another version\.$"):
+        start(quorum=2)
+
+
+def test_theta_is_sent_as_float16_and_kept_as_float32(start: Start) -> None:
+    third = ones(1 / 3, WHOLE) | {"stem/bias": ones(1e6, WHOLE)["stem/bias"]}
+    fleet = start(state=State("run-1", 0, third, {}), downlink="float16")
+    fleet.settle()
+    for name, sent in fleet.shared.tensors.items():
+        nearest = np.float16(65504 if name == "stem/bias" else 1 / 3)
+        assert sent.dtype == np.float16 and np.all(sent == nearest)
+    assert np.all(fleet.aggregator.state.shared["stem/bias"] == 1e6)
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

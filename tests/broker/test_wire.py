@@ -20,7 +20,10 @@ from broker.wire import HEADER_LIMIT, Oversized, WireError, below, decode, encod
 
 LIMIT = 2 * HEADER_LIMIT
 KIND = {"stemshare": '{"kind":"k"}'}
-DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1"}
+DTYPES = {
+    "F16": "<f2", "F32": "<f4", "F64": "<f8",
+    "I8": "|i1", "I32": "<i4", "I64": "<i8", "U8": "|u1",
+}  # fmt: skip
 modest = settings(deadline=None, max_examples=150)
 
 
@@ -145,7 +148,7 @@ def test_any_tensors_come_back_and_the_library_reads_the_same(
     assert {name: little(array) for name, array in loaded.items()} == wanted
 
 
-@pytest.mark.parametrize("dtype", ["f2", "?", "i1", "i2", "u2", "u4", "u8", "c8"])
+@pytest.mark.parametrize("dtype", ["?", "i2", "u2", "u4", "u8", "c8"])
 def test_a_dtype_that_nobody_sends_is_refused(dtype: str) -> None:
     payload = encode("k", {}, {"x": np.zeros(2, dtype)})
     assert refusal(payload) == "tensor 'x' is not described as a tensor."

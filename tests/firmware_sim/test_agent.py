@@ -31,6 +31,7 @@ from broker.messages import (
     to_bytes,
 )
 from broker.optimizers import SGD, Delta
+from broker.quantisation import decode_tensors
 from broker.service import Aggregator, announcement
 from broker.slice import SharedTensor, Slice, Tensors
 from broker.slice_file import read_slice
@@ -39,7 +40,8 @@ from broker.topics import Topics
 from broker.transport import Event, Packet, Will
 from firmware_sim.agent import Agent, FleetRefused
 from firmware_sim.bundle import Bundle
-from firmware_sim.checkpoint import Checkpoint, Checkpoints
+from firmware_sim.checkpoint import Checkpoint, Checkpoints, Residual
+from firmware_sim.compression import Compression
 from firmware_sim.device import shared_slice
 from firmware_sim.learner import Learner
 from firmware_sim.rounds import Plan, Rounds, Stopped
@@ -94,6 +96,7 @@ class Device:
     agent: Agent
     rounds: Rounds
     transport: Driven
+    residual: Residual
 
     def run(self) -> dict[str, float]:
         return self.agent.run()
@@ -141,6 +144,7 @@ class World:
         known: Slice | None = None,
         ledger: dict[str, Entry] | None = None,
         rounds: int = 3,
+        downlink: str = "float32",
         **more: Any,
     ) -> None:
         """Starts an aggregator in place of the one before; another run has a folder of its own."""
@@ -182,6 +186,7 @@ class World:
             channel=Channel(transport, limit=LIMIT, held_limit=LIMIT),
             topics=TOPICS,
             log=Log(io.StringIO(), as_json=True),
+            downlink=downlink,
             clock=self.clock,
         )
 
@@ -208,13 +213,19 @@ class World:
         self.aggregator = self.store = self.transport = None
 
     def device(
-        self, name: str = "pi-1", *, clock: Callable[[], float] | None = None, **plan: Any
+        self,
+        name: str = "pi-1",
+        *,
+        clock: Callable[[], float] | None = None,
+        encoding: str = "float32",
+        **plan: Any,
     ) -> Device:
         """In a process of its own, so to speak: nothing is shared but its folder."""
         task = make_task("digits", self.bundle, TaskOptions(share=(0, 0.1), seed=3))
         shared = shared_slice(self.bundle)
         learner = Learner(Model(self.bundle.model), task, shared)
-        checkpoints = Checkpoints(self.folder / name, device=name, bundle="b")
+        residual = Residual()
+        checkpoints = Checkpoints(self.folder / name, device=name, bundle="b", residual=residual)
         log = Log(self.log, as_json=True)
         plan = {"steps": STEPS, "resend_seconds": RESEND} | plan
         rounds = Rounds(learner, checkpoints, Plan(**plan), log, clock=clock or self.clock)
@@ -235,9 +246,10 @@ class World:
             limit=LIMIT,
             log=log,
             about={"branch": "digits"},
+            compression=Compression(encoding, residual),
             clock=self.clock,
         )
-        return Device(agent, rounds, transport)
+        return Device(agent, rounds, transport, residual)
 
     # --- what was said ----------------------------------------------------------------------
 
@@ -252,6 +264,11 @@ class World:
 
     def updates(self, name: str = "pi-1") -> list[Update]:
         return [from_bytes(Update, p, limit=LIMIT) for p in self.said(TOPICS.update(name))]
+
+    def decoded(self, name: str = "pi-1") -> list[Tensors]:
+        """What the updates stand for."""
+        shapes = {t.name: t.shape for t in shared_slice(self.bundle).tensors}
+        return [decode_tensors(u.tensors, u.encoding, shapes) for u in self.updates(name)]
 
     def verdicts(self, name: str = "pi-1") -> list[Verdict]:
         every = [from_bytes(Verdict, payload) for payload in self.said(TOPICS.verdict(name))]
@@ -380,13 +397,33 @@ def test_the_device_says_how_it_trains(world: World) -> None:
     assert not from_bytes(DeviceState, world.said(TOPICS.state("pi-1"))[-1]).online
 
 
-def test_a_fleet_that_has_finished_gives_its_result(world: World) -> None:
+def test_a_device_that_comes_back_to_a_finished_run_gets_its_result(world: World) -> None:
     world.serve(rounds=1)
     world.device().run()
-    late = world.device("pi-2")
-    late.run()
-    assert world.updates("pi-2") == []
-    assert frozen(late.rounds.learner.shared()) == frozen(dict(world.final().tensors))
+    world.end()
+    again = world.device()
+    again.run()
+    assert len(world.updates()) == 1
+    assert frozen(again.rounds.learner.shared()) == frozen(dict(world.final().tensors))
+
+
+def test_what_a_finished_run_has_left_on_the_broker_ends_nobody_elses_work(world: World) -> None:
+    """A newcomer says why it waits, and takes part in the next run."""
+    world.serve(rounds=1)
+    world.device().run()
+    world.end()
+    state = AggregatorState(status="finished", run="run-1", mode="sync", exchange="delta")
+    world.spy.publish(TOPICS.aggregator_state, to_bytes(state), retain=True)
+    newcomer = world.device("pi-2")
+    world.at_turn = once(
+        lambda world: bool(world.events("waiting")),
+        lambda world: world.serve(run="run-2", rounds=2),
+    )
+    newcomer.run()
+    assert [event["reason"] for event in world.events("waiting")] == [
+        "the fleet has finished without this device; waiting for a new run."
+    ]
+    assert [update.run for update in world.updates("pi-2")] == ["run-2"] * 2
 
 
 # --- what goes wrong between them ----------------------------------------------------------------
@@ -544,6 +581,8 @@ def test_a_theta_that_does_not_fit_is_one_sentence(world: World) -> None:
     shared = Shared(run="run-9", round=1, fingerprint="f", last=True, tensors={})
     world.spy.publish(TOPICS.aggregator_state, to_bytes(state), retain=True)
     world.spy.publish(TOPICS.shared, to_bytes(shared), retain=True)
+    joined = Verdict(device="pi-1", about="join", run="run-9", accepted=True)
+    world.spy.publish(TOPICS.verdict("pi-1"), to_bytes(joined), retain=True)
     with pytest.raises(FleetRefused, match=r"^the fleet's θ_shared does not fit this bundle\.$"):
         world.device().run()
 
@@ -573,11 +612,13 @@ def test_another_client_with_the_same_name_is_one_sentence(world: World) -> None
 # --- stopped and started again -------------------------------------------------------------------
 
 
-def straight(world: World, mode: str, exchange: str) -> tuple[dict[str, bytes], dict[str, bytes]]:
+def straight(
+    world: World, mode: str, exchange: str, encoding: str = "float32"
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """θ and the whole learner after a run that nobody interrupted."""
     other = World(world.folder / "straight", world.bundle)
     other.serve(mode, exchange=exchange)
-    agent = other.device()
+    agent = other.device(encoding=encoding)
     agent.run()
     other.end()
     return frozen(dict(other.final().tensors)), frozen(agent.rounds.learner.state())
@@ -681,3 +722,135 @@ def test_the_link_may_come_late(world: World) -> None:
     world.at_turn = once(lambda world: world.turns == 5, lambda world: world.memory.start())
     world.device().run()
     assert len(world.updates()) == 1
+
+
+# --- quantised updates and θ ---------------------------------------------------------------------
+
+lossy = pytest.mark.parametrize("encoding", ["float16", "int8", "int4"])
+
+
+@lossy
+@pytest.mark.parametrize("exchange", ["delta", "gradient"])
+def test_what_rounding_keeps_back_is_sent_later(world: World, encoding: str, exchange: str) -> None:
+    """What was learnt in all is what was sent in all and what is still kept."""
+    world.serve(exchange=exchange)
+    device = world.device(encoding=encoding)
+    learnt: list[Tensors] = []
+    ask = device.rounds.learner.learnt
+    device.rounds.learner.learnt = (  # type: ignore[method-assign]
+        lambda base, exchange: learnt.append(ask(base, exchange)) or learnt[-1]  # type: ignore[func-returns-value]
+    )
+    device.run()
+    assert {update.encoding for update in world.updates()} == {encoding}
+    sent = world.decoded()
+    assert len(sent) == len(learnt) == 3
+    for name, kept in device.residual.tensors.items():
+        total = sum(x[name].astype(np.float64) for x in learnt)
+        received = sum(x[name].astype(np.float64) for x in sent)
+        np.testing.assert_allclose(received + kept, total, rtol=0, atol=1e-6 * np.abs(total).max())
+        assert np.any(kept)
+        if exchange == "delta":
+            moved = world.final().tensors[name] - start_of(world.bundle)[name]
+            np.testing.assert_allclose(moved, received, atol=1e-6)
+
+
+@pytest.mark.parametrize("encoding", ["int8", "int4"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("reading", [4, 8], ids=["at the last step", "next round"])
+def test_a_stopped_device_keeps_what_rounding_kept(
+    world: World, mode: str, encoding: str, reading: int
+) -> None:
+    """Stopped with an update unsent, or in the middle of the round after it."""
+    expected = straight(world, mode, "delta", encoding)
+    world.serve(mode)
+    readings = iter(range(1, 10**6))
+
+    def clock() -> float:
+        if next(readings) == reading:
+            first.rounds.stop()
+        return world.now
+
+    first = world.device(clock=clock, encoding=encoding)
+    first.run_until_stopped()
+    second = world.device(encoding=encoding)
+    second.run()
+    assert len({update.nonce for update in world.updates()}) == 3
+    state = frozen(second.rounds.learner.state())
+    assert (frozen(dict(world.final().tensors)), state) == expected
+
+
+def test_a_late_update_is_lost_and_what_rounding_kept_is_not(world: World) -> None:
+    """As in float32: only what was never sent goes into the next update."""
+    world.serve(deadline_seconds=30.0)
+    kept: list[dict[str, bytes]] = []
+
+    def slow() -> float:
+        if not world.updates("pi-2"):
+            world.send_nothing_as("pi-2", 0)
+            world.now += 31.0
+            assert world.aggregator is not None
+            while world.aggregator.state.round == 0:
+                world.aggregator.turn()
+        if world.updates() and not kept:
+            kept.append(frozen(device.residual.tensors))
+        return world.now
+
+    device = world.device(clock=slow, encoding="int8")
+    alone = world.device("alone").rounds.learner
+    device.run()
+    assert [v.reason for v in world.verdicts()] == ["late", "", ""]
+    # The update of round 1 is Q(e + Δ) with the e that round 0 left.
+    residual = Residual("run-1", {})
+    again = Compression("int8", residual)
+    start = start_of(world.bundle)  # to which the other device added nothing
+    for number, update in enumerate(world.updates()[:2]):
+        alone.adopt(start)
+        base = alone.shared()
+        list(alone.train(STEPS, "delta"))
+        sent = again.compress(alone.learnt(base, "delta"), device="pi-1", round=number)
+        assert frozen(sent) == frozen(dict(update.tensors))
+        if number == 0:
+            assert frozen(residual.tensors) == kept[0]
+
+
+def test_a_new_run_begins_without_what_rounding_kept(world: World) -> None:
+    world.serve()
+    kept: list[Residual] = []
+
+    def note(base: Tensors, exchange: str) -> Tensors:
+        kept.append(Residual(device.residual.run, device.residual.tensors))
+        return ask(base, exchange)
+
+    world.at_turn = once(
+        lambda world: len(world.updates()) == 2, lambda world: world.serve(run="run-2", rounds=2)
+    )
+    device = world.device(encoding="int8")
+    ask = device.rounds.learner.learnt
+    device.rounds.learner.learnt = note  # type: ignore[method-assign]
+    device.run()
+    assert [(k.run, bool(k.tensors)) for k in kept] == [
+        ("run-1", False), ("run-1", True), ("run-2", False), ("run-2", True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_theta_in_float16_is_the_base_of_what_is_learnt(world: World, mode: str) -> None:
+    """Δ counts from the widened θ; the aggregator adds it to its own, which stays float32."""
+    world.serve(mode, rounds=2, downlink="float16")
+    device = world.device()
+    device.run()
+    alone = world.device("alone").rounds.learner
+    theta = start_of(world.bundle)
+    for update in world.updates():
+        alone.adopt({name: x.astype(np.float16).astype(np.float32) for name, x in theta.items()})
+        base = alone.shared()
+        list(alone.train(STEPS, "delta"))
+        learnt = alone.learnt(base, "delta")
+        assert frozen(learnt) == frozen(dict(update.tensors))
+        theta = {name: theta[name] + learnt[name] for name in theta}
+    final = world.final()
+    assert all(tensor.dtype == np.float16 for tensor in final.tensors.values())
+    for name, value in final.tensors.items():
+        np.testing.assert_array_equal(value, theta[name].astype(np.float16))
+        np.testing.assert_array_equal(device.rounds.learner.shared()[name], value)
+    assert any(np.any(theta[name] != final.tensors[name]) for name in theta)

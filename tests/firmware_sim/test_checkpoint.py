@@ -8,7 +8,14 @@ import pytest
 
 from broker.durable import read_sealed, write_sealed
 from broker.store import SNAPSHOT
-from firmware_sim.checkpoint import FILE, Checkpoint, CheckpointError, Checkpoints
+from firmware_sim.checkpoint import (
+    FILE,
+    FORMAT,
+    Checkpoint,
+    CheckpointError,
+    Checkpoints,
+    Residual,
+)
 
 LEARNER = {
     "model/conv/kernel": np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32),
@@ -100,12 +107,27 @@ def test_a_damaged_checkpoint_is_one_sentence(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"{path} cannot be read (Is a directory)."
 
 
+def test_what_rounding_kept_is_in_every_checkpoint(tmp_path: Path) -> None:
+    residual = Residual("run-1", dict(BASE))
+    ours = Checkpoints(tmp_path, device="pi-1", bundle="b", residual=residual)
+    ours.save(a_checkpoint(run="run-2"))
+    residual.tensors = {}  # the aggregator has started a new run; this was not saved yet
+    residual.run = "run-2"
+    found = Residual("run-0", {"other": np.ones(1, np.float32)})
+    assert Checkpoints(tmp_path, device="pi-1", bundle="b", residual=found).load() is not None
+    assert found.run == "run-1"
+    assert_same(found.tensors, BASE)
+    ours.save(a_checkpoint(run="run-2"))
+    Checkpoints(tmp_path, device="pi-1", bundle="b", residual=found).load()
+    assert (found.run, found.tensors) == ("run-2", {})
+
+
 def test_other_versions_are_refused(tmp_path: Path) -> None:
     path = tmp_path / FILE
     checkpoints(tmp_path).save(a_checkpoint())
     stored = read_sealed(path, "checkpoint")
     for fields in (
-        {**stored.fields, "format": 2},
+        {**stored.fields, "format": FORMAT - 1},
         {k: v for k, v in stored.fields.items() if k != "steps_done"},
     ):
         write_sealed(path, "checkpoint", fields, stored.tensors)

@@ -2,15 +2,24 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from firmware_sim.replay import Replay, Transitions
+from firmware_sim.bundle import Bundle
+from firmware_sim.frames import CHUNK
+from firmware_sim.replay import ENTRY_BYTES, STACK, Replay, Transitions, bytes_for
+from firmware_sim.tasks import TaskError, TaskOptions
+from firmware_sim.tasks.atari import PLAYER_BYTES, make_replay, memory_left, storage_left
 
 Frames = npt.NDArray[np.uint8]
-STACK = 4
+TINY = (2, 3)
+
+
+def tiny(frames: int) -> Replay:
+    return Replay(bytes_for(frames, TINY), most_frames=frames, frame=TINY)
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def drawn(batch: Transitions) -> list[Played]:
 )
 def test_exactly_the_steps_in_the_ring_are_drawn_as_they_were_played(lengths: list[int]):
     capacity = 21
-    replay = Replay(capacity, frame=(2, 3), stack=STACK)
+    replay = tiny(capacity)
     entries = play(replay, lengths, np.random.default_rng(len(lengths)))
     oldest = max(0, len(entries) - capacity)
     assert len(replay) == sum(entry is not None for entry in entries[oldest:])
@@ -100,7 +109,7 @@ def test_exactly_the_steps_in_the_ring_are_drawn_as_they_were_played(lengths: li
 
 
 def test_a_batch_has_the_shapes_and_types_that_training_takes():
-    replay = Replay(10, frame=(2, 3), stack=STACK)
+    replay = tiny(10)
     play(replay, [5], np.random.default_rng(0))
     batch = replay.sample(np.random.default_rng(0), 7)
     types = {name: (value.dtype.name, value.shape) for name, value in vars(batch).items()}
@@ -114,7 +123,7 @@ def test_a_batch_has_the_shapes_and_types_that_training_takes():
 
 
 def test_the_generator_decides_what_is_drawn():
-    replay = Replay(60, frame=(2, 3), stack=STACK)
+    replay = tiny(60)
     play(replay, [20, 10], np.random.default_rng(0))
     first, same, other = (
         drawn(replay.sample(np.random.default_rng(seed), 50)) for seed in (1, 1, 2)
@@ -123,7 +132,7 @@ def test_the_generator_decides_what_is_drawn():
 
 
 def test_what_was_drawn_stays_when_the_ring_moves_on():
-    replay = Replay(8, frame=(2, 3), stack=STACK)
+    replay = tiny(8)
     play(replay, [6], np.random.default_rng(0))
     batch = replay.sample(np.random.default_rng(0), 20)
     before = drawn(batch)
@@ -135,7 +144,7 @@ def test_stacks_equal_those_that_the_environment_shows():
     from ale_py.vector_env import AtariVectorEnv
 
     environment = AtariVectorEnv("breakout", num_envs=1, max_num_frames_per_episode=60)
-    replay = Replay(100)
+    replay = Replay(bytes_for(100), most_frames=100)
     rng = np.random.default_rng(0)
     seen: list[tuple[Frames, Frames]] = []  # a step's place here is stored as its action
     for episode in range(4):
@@ -157,10 +166,109 @@ def test_stacks_equal_those_that_the_environment_shows():
     assert not any(obs[:3].any() for obs, _ in seen[::15]), "episodes begin with black frames"
 
 
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_the_budget_decides_how_many_steps_are_held(tmp_path: Path, on_disk: bool):
+    """Against a plain list; frames of noise do not compress, others hardly change."""
+    budget = 2**20
+    replay = Replay(budget, folder=tmp_path if on_disk else None)
+    rng = np.random.default_rng(0)
+    canvas = np.zeros((84, 84), np.uint8)
+    frames: list[Frames] = []
+    behind: list[int] = []
+    for number in range(1200):
+        if number % 3 == 0 and number < 900:
+            canvas = rng.integers(0, 256, (84, 84), dtype=np.uint8)
+        canvas = canvas.copy()
+        canvas[rng.integers(84), rng.integers(84)] = number % 251
+        behind.append(0 if number % 97 == 0 else behind[-1] + 1)
+        frames.append(canvas)
+        if behind[-1]:
+            replay.add(number, 0.5, False, canvas)
+        else:
+            replay.begin(canvas)
+        assert replay.held_bytes <= budget + on_disk * replay.capacity * ENTRY_BYTES
+    # 300 noisy frames of 7,056 bytes do not fit: about 100 do, with one key of each later chain.
+    oldest = next(n for n in range(1200) if len(replay) == np.count_nonzero(behind[n:]))
+    assert replay.full and 900 - 3 * 140 < oldest < 900 - 3 * 80
+    batch = replay.sample(rng, 2000)
+    numbers = batch.action.tolist()
+    assert set(numbers) <= {n for n in range(oldest + STACK, 1200) if behind[n]}
+    assert min(numbers) < oldest + 20 and max(numbers) > 1180
+    black = np.zeros((84, 84), np.uint8)
+    for obs, number, ahead in zip(batch.obs, numbers, batch.next_obs, strict=True):
+        past = [frames[number - k] if k <= behind[number] else black for k in range(5)]
+        np.testing.assert_array_equal(obs, np.stack(past[:0:-1], axis=-1))
+        np.testing.assert_array_equal(ahead, np.stack(past[3::-1], axis=-1))
+    assert list(tmp_path.iterdir()) == [], "a file without a name goes with the process"
+
+
+def test_a_budget_for_frames_holds_so_many_even_of_noise():
+    replay = Replay(bytes_for(150), most_frames=150)
+    rng = np.random.default_rng(0)
+    replay.begin(rng.integers(0, 256, (84, 84), dtype=np.uint8))
+    for _ in range(400):
+        replay.add(0, 0.0, False, rng.integers(0, 256, (84, 84), dtype=np.uint8))
+    assert len(replay) == 150
+
+
+def bundle(*, memory_mib: int = 256, storage_mib: int = 64, peak_mib: int = 90) -> Bundle:
+    """As far as a replay is planned from it: a model of 2 MiB, and state of 1 MiB, half shared."""
+    tensor = {"shape": [2**17], "shared": False}
+    manifest = {
+        "profile": {"name": "own", "memory_cap_mib": memory_mib, "storage_cap_mib": storage_mib},
+        "measured": {"peak_bytes": peak_mib * 2**20},
+        "files": {"model.tflite": {"bytes": 2 * 2**20}},
+        "tensors": [tensor, tensor | {"shared": True}],
+    }
+    return Bundle(Path("own"), manifest)
+
+
+def refusal(made: Bundle, options: TaskOptions) -> str:
+    with pytest.raises(TaskError) as caught:
+        make_replay(made, options)
+    return str(caught.value)
+
+
+def test_the_caps_decide_how_large_a_replay_is(tmp_path: Path):
+    assert memory_left(bundle()) == (256 - 90) * 2**20 - PLAYER_BYTES
+    # The checkpoint is there twice while it is replaced: 2 × (1 + 3 × 0.5) MiB, and a little.
+    assert 0 < (64 - 2 - 5) * 2**20 - storage_left(bundle()) < 2**18
+    assert make_replay(bundle(), TaskOptions()).capacity == 1_000_000
+    assert make_replay(bundle(memory_mib=90 + 32 + 1), TaskOptions()).capacity == 2**20 // 100
+    small = TaskOptions(warm_up_steps=10, replay_frames=200)
+    assert make_replay(bundle(memory_mib=1), small).capacity == 200, "the user has said so"
+    on_disk = TaskOptions(replay_folder=tmp_path)
+    assert make_replay(bundle(memory_mib=90 + 32 + 1), on_disk).capacity == 2**20 // ENTRY_BYTES
+
+
+def test_without_room_one_sentence_says_so(tmp_path: Path):
+    assert refusal(bundle(memory_mib=122), TaskOptions()) == (
+        "profile own allows 122 MiB, of which training takes 90 MiB and playing 32 MiB, so no "
+        "memory is left for a replay; take a smaller branch or a profile that allows more."
+    )
+    on_disk = TaskOptions(replay_folder=tmp_path)
+    assert refusal(bundle(storage_mib=7), on_disk) == (
+        "profile own allows 7 MiB of disk, of which the bundle and its checkpoints take 7 MiB, so "
+        "none is left for a replay; keep it in memory, or take a profile that allows more."
+    )
+    (tmp_path / "file").touch()
+    assert refusal(bundle(), TaskOptions(replay_folder=tmp_path / "file")) == (
+        f"the replay cannot be kept in {tmp_path / 'file'} (File exists)."
+    )
+    silent = Bundle(Path("own"), {"profile": {}, "measured": None})
+    assert refusal(silent, TaskOptions()) == (
+        "the manifest of own does not say how much memory training takes."
+    )
+
+
 def test_misuse_is_refused():
-    with pytest.raises(ValueError, match=r"^a replay of 5 frames holds no stack of 4 to draw\.$"):
-        Replay(5)
-    replay = Replay(6, frame=(2, 3))
+    for budget, frames in ((2**20, 5), (4 * CHUNK, 1000)):
+        sentence = (
+            f"a replay of {frames} frames in {budget} bytes is too small to draw stacks of 4 "
+        )
+        with pytest.raises(ValueError, match=f"^{sentence}from\\.$"):
+            Replay(budget, most_frames=frames)
+    replay = tiny(6)
     with pytest.raises(ValueError, match=r"^there is no step to draw yet\.$"):
         replay.sample(np.random.default_rng(0), 1)
     with pytest.raises(ValueError, match=r"^an episode begins with a frame, not with a step\.$"):

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from firmware_sim.bundle import Bundle
-from firmware_sim.runtime import Model, WrongInput
+from firmware_sim.runtime import Model, TensorSpec, WrongInput
 from firmware_sim.supervised import Batches, Score, evaluate, train
 from firmware_sim.tasks.digits import digit_images
 
@@ -27,12 +27,17 @@ def model(digits_bundle: Bundle) -> Model:
 class Recorder:
     """Stands for a model, and keeps what it is asked to train on."""
 
+    signatures = ("train", "accumulate")
+
     def __init__(self) -> None:
         self.seen: list[tuple[str, list[int], list[int]]] = []
 
     def call(self, signature: str, /, *, x: Any, y: Any) -> dict[str, Any]:
         self.seen.append((signature, x[:, 0].tolist(), y.tolist()))
         return {"loss": np.float32(len(self.seen))}
+
+    def inputs(self, signature: str) -> dict[str, TensorSpec]:
+        return {"x": TensorSpec((4, 1), np.dtype(np.uint8))}
 
 
 # --- training ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from firmware_sim.bundle import Bundle
-from firmware_sim.runtime import Model
+from firmware_sim.runtime import Model, TensorSpec
 from firmware_sim.tasks import TASKS, Task, TaskError, TaskOptions, make_task
 from firmware_sim.tasks.digits import digit_images, read_digits
 
@@ -32,7 +32,9 @@ def refusal(call: Callable[[], object]) -> str:
 def with_inputs(bundle: Bundle, **inputs: tuple[str, list[int]]) -> Bundle:
     """The same folder, with a manifest that says something else about `train`."""
     signatures = {"train": {"inputs": {name: list(spec) for name, spec in inputs.items()}}}
-    return replace(bundle, manifest=bundle.manifest | {"signatures": signatures})
+    _, shape = next(iter(inputs.values()))
+    said = {"signatures": signatures, "batch_size": shape[0]}
+    return replace(bundle, manifest=bundle.manifest | said)
 
 
 # --- the digits of the package -------------------------------------------------------------------
@@ -75,7 +77,10 @@ def write(file: Path, **changes: Any) -> Path:
 class Recorder:
     """Stands for a model, and keeps the labels and first pixels that it is shown."""
 
-    def __init__(self) -> None:
+    signatures = ("train", "accumulate")
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
         self.calls: list[str] = []
         self.pixels: list[int] = []
         self.labels: list[int] = []
@@ -86,10 +91,13 @@ class Recorder:
         self.labels += y.tolist()
         return {"loss": np.float32(0)}
 
+    def inputs(self, signature: str) -> dict[str, TensorSpec]:
+        return {"x": TensorSpec((self.batch, 8, 8, 1), np.dtype(np.uint8))}
+
 
 def held(task: Task) -> list[int]:
     """The examples of a task whose batches are of one example: one pass over them."""
-    recorder = Recorder()
+    recorder = Recorder(batch=1)
     list(task.train(recorder, task.samples, "delta"))  # type: ignore[arg-type]
     assert recorder.pixels == recorder.labels
     return recorder.pixels
@@ -131,7 +139,7 @@ def test_a_share_does_not_depend_on_the_seed(digits_bundle: Bundle, tmp_path: Pa
 def test_what_is_exchanged_decides_the_signature(
     digits_bundle: Bundle, exchange: str, signature: str
 ):
-    recorder = Recorder()
+    recorder = Recorder(batch=32)
     task = make_task("digits", digits_bundle, TaskOptions())
     assert list(task.train(recorder, 3, exchange)) == [0.0] * 3  # type: ignore[arg-type]
     assert recorder.calls == [signature] * 3

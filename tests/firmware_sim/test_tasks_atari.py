@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from firmware_sim.bundle import Bundle
-from firmware_sim.runtime import Model
+from firmware_sim.runtime import Model, TensorSpec
 from firmware_sim.tasks import TaskError, TaskOptions, atari, make_task
 from firmware_sim.tasks.atari import Game, choose, exploration
 
@@ -56,6 +56,8 @@ def refusal(call: Callable[[], object]) -> str:
 class Preferring:
     """Stands for a model of six outputs that always prefers one, and keeps what it trains on."""
 
+    signatures = ("infer", "train")
+
     def __init__(self, output: int) -> None:
         self.q = np.zeros((1, 6), np.float32)
         self.q[0, output] = 1
@@ -70,6 +72,9 @@ class Preferring:
         assert signature == "train"
         self.batches.append(inputs)
         return {"loss": np.float32(len(self.batches))}
+
+    def inputs(self, signature: str) -> dict[str, TensorSpec]:
+        return {"obs": TensorSpec((32, 84, 84, 4), np.dtype(np.uint8))}
 
 
 def values(model: Preferring, name: str) -> set[float]:

@@ -16,7 +16,8 @@ from profiles import Profile, ProfileError, load_profile, profile_names
 SHIPPED = "'gateway', 'powerful', 'raspberry-pi-5', 'raspberry-pi-zero-2', 'weak'"
 KEYS = (
     "'description', 'branch', 'batch_size', 'threads', 'runtime', 'memory_cap_mib', "
-    "'inference_quantisation', 'extends'"
+    "'storage_cap_mib', 'inference_quantisation', 'update_quantisation', 'packet_limit_kib', "
+    "'bandwidth_kbps', 'interaction_rate', 'extends'"
 )
 COMPLETE = """\
 description = "bench"
@@ -25,7 +26,12 @@ batch_size = 8
 threads = 4
 runtime = "tflite-runtime"
 memory_cap_mib = 300
+storage_cap_mib = 700
 inference_quantisation = "dynamic"
+update_quantisation = "int4"
+packet_limit_kib = 64
+bandwidth_kbps = 250
+interaction_rate = 0.25
 """
 
 
@@ -54,36 +60,63 @@ def test_shipped_names_are_sorted() -> None:
     )
 
 
+WEAK = {
+    "branch": "lightweight",
+    "batch_size": 32,
+    "threads": 1,
+    "runtime": "ai-edge-litert",
+    "memory_cap_mib": 128,
+    "storage_cap_mib": 64,
+    "inference_quantisation": "int8",
+    "update_quantisation": "int8",
+    "packet_limit_kib": 128,
+    "bandwidth_kbps": 1000,
+    "interaction_rate": 1.0,
+}
+POWERFUL = {
+    "branch": "complex",
+    "batch_size": 32,
+    "threads": 2,
+    "runtime": "ai-edge-litert",
+    "memory_cap_mib": 512,
+    "storage_cap_mib": 1024,
+    "inference_quantisation": "float32",
+    "update_quantisation": "float32",
+    "packet_limit_kib": 878,
+    "bandwidth_kbps": 100_000,
+    "interaction_rate": 1.0,
+}
+ZERO_2 = {
+    "threads": 2,
+    "runtime": "tflite-runtime",
+    "memory_cap_mib": 192,
+    "storage_cap_mib": 512,
+    "inference_quantisation": "float16",
+    "bandwidth_kbps": 20_000,
+}
+GATEWAY = {
+    "memory_cap_mib": 256,
+    "inference_quantisation": "dynamic",
+    "update_quantisation": "float16",
+    "bandwidth_kbps": 10_000,
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "branch", "batch_size", "threads", "runtime", "memory_cap_mib", "quantisation"),
+    ("name", "expected"),
     [
-        ("weak", "lightweight", 32, 1, "ai-edge-litert", 128, "int8"),
-        ("powerful", "complex", 32, 2, "ai-edge-litert", 512, "float32"),
-        ("raspberry-pi-zero-2", "lightweight", 32, 2, "tflite-runtime", 192, "float16"),
-        ("raspberry-pi-5", "complex", 32, 3, "ai-edge-litert", 1024, "float32"),
-        ("gateway", "complex", 32, 2, "ai-edge-litert", 256, "dynamic"),
+        ("weak", WEAK),
+        ("powerful", POWERFUL),
+        ("raspberry-pi-zero-2", WEAK | ZERO_2),
+        ("raspberry-pi-5", POWERFUL | {"threads": 3, "memory_cap_mib": 1024,
+                                       "storage_cap_mib": 4096}),
+        ("gateway", POWERFUL | GATEWAY),
     ],
-)
-def test_shipped_values(
-    name: str,
-    branch: str,
-    batch_size: int,
-    threads: int,
-    runtime: str,
-    memory_cap_mib: int,
-    quantisation: str,
-) -> None:
+)  # fmt: skip
+def test_shipped_values(name: str, expected: dict[str, object]) -> None:
     values = asdict(load_profile(name))
     del values["description"]
-    assert values == {
-        "name": name,
-        "branch": branch,
-        "batch_size": batch_size,
-        "threads": threads,
-        "runtime": runtime,
-        "memory_cap_mib": memory_cap_mib,
-        "inference_quantisation": quantisation,
-    }
+    assert values == {"name": name, **expected}
 
 
 def test_every_shipped_profile_describes_itself() -> None:
@@ -93,12 +126,15 @@ def test_every_shipped_profile_describes_itself() -> None:
     assert load_profile("weak").description == "Weak device: one core and little memory"
 
 
-def test_every_field_has_a_one_line_doc_and_the_cap_its_unit() -> None:
+def test_every_field_has_a_one_line_doc_and_quantities_have_units() -> None:
     metadata = {f.name: f.metadata for f in fields(Profile)}
     assert [name for name, m in metadata.items() if not m["doc"] or "\n" in m["doc"]] == []
     assert metadata["batch_size"]["doc"] == "Samples in one training step"
     assert {name: m["unit"] for name, m in metadata.items() if m["unit"]} == {
-        "memory_cap_mib": "MiB"
+        "memory_cap_mib": "MiB",
+        "storage_cap_mib": "MiB",
+        "packet_limit_kib": "KiB",
+        "bandwidth_kbps": "kbps",
     }
 
 
@@ -114,7 +150,12 @@ def test_a_complete_file_needs_no_base(tmp_path: Path) -> None:
         threads=4,
         runtime="tflite-runtime",
         memory_cap_mib=300,
+        storage_cap_mib=700,
         inference_quantisation="dynamic",
+        update_quantisation="int4",
+        packet_limit_kib=64,
+        bandwidth_kbps=250,
+        interaction_rate=0.25,
     )
     path = write(tmp_path, "bench.v2", COMPLETE)
     assert load_profile(path) == expected
@@ -163,12 +204,26 @@ def test_a_long_chain_is_followed_to_its_end(tmp_path: Path) -> None:
         ("threads", 1),
         ("threads", 64),
         ("memory_cap_mib", 1),
-        ("memory_cap_mib", 2**40),
+        ("memory_cap_mib", 2**20),
+        ("storage_cap_mib", 1),
+        ("storage_cap_mib", 2**24),
+        ("packet_limit_kib", 8),
+        ("packet_limit_kib", 2**18),
+        ("bandwidth_kbps", 1),
+        ("bandwidth_kbps", 10**8),
+        ("interaction_rate", 0.001),
+        ("interaction_rate", 1.0),
     ],
 )
-def test_limits_are_inclusive(tmp_path: Path, key: str, value: int) -> None:
+def test_limits_are_inclusive(tmp_path: Path, key: str, value: float) -> None:
     path = write(tmp_path, "edge", f'extends = "weak"\n{key} = {value}\n')
     assert getattr(load_profile(path), key) == value
+
+
+def test_an_integer_is_taken_where_a_float_is_meant(tmp_path: Path) -> None:
+    base = COMPLETE.replace("interaction_rate = 0.25", "interaction_rate = 1")
+    rate = load_profile(write(tmp_path, "bench", base)).interaction_rate
+    assert (rate, type(rate)) == (1.0, float)
 
 
 valid_values = st.fixed_dictionaries(
@@ -182,14 +237,19 @@ valid_values = st.fixed_dictionaries(
         "batch_size": st.integers(1, 4096),
         "threads": st.integers(1, 64),
         "runtime": st.sampled_from(["ai-edge-litert", "tflite-runtime"]),
-        "memory_cap_mib": st.integers(1, 2**62),
+        "memory_cap_mib": st.integers(1, 2**20),
+        "storage_cap_mib": st.integers(1, 2**24),
         "inference_quantisation": st.sampled_from(["float32", "float16", "dynamic", "int8"]),
+        "update_quantisation": st.sampled_from(["float32", "float16", "int8", "int4"]),
+        "packet_limit_kib": st.integers(8, 2**18),
+        "bandwidth_kbps": st.integers(1, 10**8),
+        "interaction_rate": st.floats(0.001, 1.0),
     },
 )
 
 
 @given(valid_values)
-def test_any_valid_keys_override_weak_exactly(values: dict[str, str | int]) -> None:
+def test_any_valid_keys_override_weak_exactly(values: dict[str, str | float]) -> None:
     lines = [f'{k} = "{v}"' if isinstance(v, str) else f"{k} = {v}" for k, v in values.items()]
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), "board", "\n".join(['extends = "weak"', *lines]))
@@ -209,10 +269,18 @@ def test_a_profile_is_frozen_and_hashable() -> None:
 # --- refused: one key at fault ---
 
 BATCH = "an integer from 1 to 4096"
-CAP = "an integer of at least 1 (MiB)"
+CAP = "an integer from 1 to 1048576 (MiB)"
+STORAGE = "an integer from 1 to 16777216 (MiB)"
+PACKET = "an integer from 8 to 262144 (KiB)"
+BANDWIDTH = "an integer from 1 to 100000000 (kbps)"
+RATE = "a number from 0.001 to 1.0"
+UPDATES = "one of 'float32', 'float16', 'int8', 'int4'"
 BRANCHES = "one of 'lightweight', 'complex'"
 RUNTIMES = "one of 'ai-edge-litert', 'tflite-runtime'"
 UNIT = "is unknown: the unit is MiB and the key is 'memory_cap_mib'"
+STORAGE_UNIT = "is unknown: the unit is MiB and the key is 'storage_cap_mib'"
+PACKET_UNIT = "is unknown: the unit is KiB and the key is 'packet_limit_kib'"
+BANDWIDTH_UNIT = "is unknown: the unit is kbps and the key is 'bandwidth_kbps'"
 
 
 @pytest.mark.parametrize(
@@ -234,6 +302,16 @@ UNIT = "is unknown: the unit is MiB and the key is 'memory_cap_mib'"
         ("memory_cap_bytes = 1", "memory_cap_bytes", UNIT),
         ("memory_cap_MiB = 1", "memory_cap_MiB", UNIT),
         ("memory_cap = 128", "memory_cap", UNIT),
+        ("storage_cap_gb = 1", "storage_cap_gb", STORAGE_UNIT),
+        ("storage_cap = 64", "storage_cap", STORAGE_UNIT),
+        ("packet_limit_bytes = 131072", "packet_limit_bytes", PACKET_UNIT),
+        ("packet_limit_kb = 128", "packet_limit_kb", PACKET_UNIT),
+        ("bandwidth_mbps = 1", "bandwidth_mbps", BANDWIDTH_UNIT),
+        ("bandwidth = 1000", "bandwidth", BANDWIDTH_UNIT),
+        ("update_quantization = 'int8'", "update_quantization",
+         "is unknown (did you mean 'update_quantisation'?)"),
+        ("interaction_rates = 1.0", "interaction_rates",
+         "is unknown (did you mean 'interaction_rate'?)"),
         # wrong type
         ("batch_size = true", "batch_size", f"must be {BATCH}, but it is a boolean"),
         ("batch_size = '32'", "batch_size", f"must be {BATCH}, but it is a string"),
@@ -242,6 +320,13 @@ UNIT = "is unknown: the unit is MiB and the key is 'memory_cap_mib'"
         ("batch_size.train = 32", "batch_size", f"must be {BATCH}, but it is a table"),
         ("batch_size = 2024-01-01", "batch_size", f"must be {BATCH}, but it is a date or time"),
         ("memory_cap_mib = '128 MiB'", "memory_cap_mib", f"must be {CAP}, but it is a string"),
+        ("storage_cap_mib = 0.5", "storage_cap_mib", f"must be {STORAGE}, but it is a float"),
+        ("packet_limit_kib = '128'", "packet_limit_kib", f"must be {PACKET}, but it is a string"),
+        ("bandwidth_kbps = true", "bandwidth_kbps", f"must be {BANDWIDTH}, but it is a boolean"),
+        ("interaction_rate = '1/4'", "interaction_rate", f"must be {RATE}, but it is a string"),
+        ("interaction_rate = true", "interaction_rate", f"must be {RATE}, but it is a boolean"),
+        ("update_quantisation = 8", "update_quantisation",
+         f"must be {UPDATES}, but it is an integer"),
         ("description = 7", "description", "must be a string, but it is an integer"),
         ("branch = 1", "branch", f"must be {BRANCHES}, but it is an integer"),
         ("branch = ['complex']", "branch", f"must be {BRANCHES}, but it is an array"),
@@ -252,6 +337,23 @@ UNIT = "is unknown: the unit is MiB and the key is 'memory_cap_mib'"
         ("threads = 65", "threads", "must be an integer from 1 to 64, but it is 65"),
         ("memory_cap_mib = 0", "memory_cap_mib", f"must be {CAP}, but it is 0"),
         ("memory_cap_mib = -5", "memory_cap_mib", f"must be {CAP}, but it is -5"),
+        ("memory_cap_mib = 1048577", "memory_cap_mib", f"must be {CAP}, but it is 1048577"),
+        ("storage_cap_mib = 0", "storage_cap_mib", f"must be {STORAGE}, but it is 0"),
+        ("storage_cap_mib = 16777217", "storage_cap_mib",
+         f"must be {STORAGE}, but it is 16777217"),
+        ("packet_limit_kib = 7", "packet_limit_kib", f"must be {PACKET}, but it is 7"),
+        ("packet_limit_kib = 262145", "packet_limit_kib", f"must be {PACKET}, but it is 262145"),
+        ("bandwidth_kbps = 0", "bandwidth_kbps", f"must be {BANDWIDTH}, but it is 0"),
+        ("bandwidth_kbps = -1", "bandwidth_kbps", f"must be {BANDWIDTH}, but it is -1"),
+        ("bandwidth_kbps = 100_000_001", "bandwidth_kbps",
+         f"must be {BANDWIDTH}, but it is 100000001"),
+        ("interaction_rate = 0", "interaction_rate", f"must be {RATE}, but it is 0"),
+        ("interaction_rate = 0.0009", "interaction_rate", f"must be {RATE}, but it is 0.0009"),
+        ("interaction_rate = -0.5", "interaction_rate", f"must be {RATE}, but it is -0.5"),
+        ("interaction_rate = 1.01", "interaction_rate", f"must be {RATE}, but it is 1.01"),
+        ("interaction_rate = 2", "interaction_rate", f"must be {RATE}, but it is 2"),
+        ("interaction_rate = nan", "interaction_rate", f"must be {RATE}, but it is nan"),
+        ("interaction_rate = inf", "interaction_rate", f"must be {RATE}, but it is inf"),
         # not one of the choices
         ("branch = 'tiny'", "branch", f"must be {BRANCHES}, but it is 'tiny'"),
         ("branch = 'Complex'", "branch", f"must be {BRANCHES}, but it is 'Complex'"),
@@ -260,6 +362,8 @@ UNIT = "is unknown: the unit is MiB and the key is 'memory_cap_mib'"
         ("run_time = 'tflite-runtime'", "run_time", "is unknown (did you mean 'runtime'?)"),
         ("inference_quantisation = 'int4'", "inference_quantisation",
          "must be one of 'float32', 'float16', 'dynamic', 'int8', but it is 'int4'"),
+        ("update_quantisation = 'dynamic'", "update_quantisation",
+         f"must be {UPDATES}, but it is 'dynamic'"),
     ],
 )  # fmt: skip
 def test_a_bad_key_is_refused(tmp_path: Path, line: str, key: str, problem: str) -> None:
@@ -287,7 +391,12 @@ def test_long_values_and_odd_keys_stay_one_line(tmp_path: Path) -> None:
         ("threads", "an integer from 1 to 64"),
         ("runtime", RUNTIMES),
         ("memory_cap_mib", CAP),
+        ("storage_cap_mib", STORAGE),
         ("inference_quantisation", "one of 'float32', 'float16', 'dynamic', 'int8'"),
+        ("update_quantisation", UPDATES),
+        ("packet_limit_kib", PACKET),
+        ("bandwidth_kbps", BANDWIDTH),
+        ("interaction_rate", RATE),
     ],
 )
 def test_a_missing_key_is_refused(tmp_path: Path, key: str, expected: str) -> None:

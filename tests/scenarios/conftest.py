@@ -442,7 +442,7 @@ class ScriptedDevice:
         self._rounds = Rounds(self.learner, self._checkpoints, plan, log)  # type: ignore[arg-type]
         transport = MqttTransport(
             broker,
-            client_id=f"{TOPICS.fleet}-{name}",
+            client_id=TOPICS.client_id(name),
             subscriptions=TOPICS.of_device(name),
             will=Will(TOPICS.state(name), to_bytes(DeviceState(device=name, online=False))),
         )

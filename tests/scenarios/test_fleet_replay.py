@@ -11,6 +11,7 @@ leave the aggregator in the order of merging, so as long as nobody is killed the
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,18 @@ def learn(
         aggregator = programs.aggregator(*slices, "--quorum", str(len(DEVICES)), *options)
         assert [p.exit_code() for p in (aggregator, *devices)] == [0, 0, 0, 0]
         watcher.wait_for(Shared, topics.shared, lambda shared: shared.last)
-        return watcher.accepted()
+        return [replace(u, tensors=plain(u)) for u in watcher.accepted()]
 
     return run
+
+
+def plain(update: Update) -> Tensors:
+    """Codes times scales, or numbers as they came, in float32."""
+    return {
+        name: value.astype(np.float32) * update.tensors.get(f"scale:{name}", np.float32(1))
+        for name, value in update.tensors.items()
+        if not name.startswith("scale:")
+    }
 
 
 @pytest.fixture
@@ -91,6 +101,9 @@ def check_rounds(updates: list[Update]) -> None:
     assert sorted((u.round, u.device) for u in updates) == sorted(
         (number, device) for number in range(ROUNDS) for device in DEVICES
     )
+    assert {u.device: u.encoding for u in updates} == {
+        "pi-1": "int8", "pi-2": "int8", "gateway": "float32",
+    }  # fmt: skip
     assert {u.device: u.samples for u in updates} == {"pi-1": 287, "pi-2": 431, "gateway": 719}
     assert all(np.abs(tensor).max() > 1e-5 for u in updates for tensor in u.tensors.values())
 

@@ -70,7 +70,12 @@ def test_profiles_as_json_hold_every_key(toolkit: Toolkit):
         "threads": 1,
         "runtime": "ai-edge-litert",
         "memory_cap_mib": 128,
+        "storage_cap_mib": 64,
         "inference_quantisation": "int8",
+        "update_quantisation": "int8",
+        "packet_limit_kib": 128,
+        "bandwidth_kbps": 1000,
+        "interaction_rate": 1.0,
     }
 
 
@@ -79,6 +84,8 @@ def test_profiles_for_people_explain_every_key(toolkit: Toolkit):
     assert (ran.code, ran.err) == (0, "")
     assert "weak: Weak device: one core and little memory" in ran.out
     assert "memory_cap_mib: Most memory the device agent may use." in ran.out
+    assert "bandwidth_kbps: Speed of a simulated link, each way, in 1000 bit/s." in ran.out
+    assert "interaction_rate: Part of a round's mini-batches that the device trains." in ran.out
 
 
 def test_inspect_as_json_is_the_manifest_and_the_operations(

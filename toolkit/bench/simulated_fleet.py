@@ -145,7 +145,7 @@ def _live(
     gone = to_bytes(DeviceState(device=device, online=False))
     transport = MqttTransport(
         broker,
-        client_id=f"{folder.name}-{device}",
+        client_id=topics.client_id(device),
         subscriptions=topics.of_device(device),
         will=Will(topics.state(device), gone),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from broker.slice import SliceError
 from broker.slice_file import read_slice
 from firmware_sim.bundle import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
+from firmware_sim.limits import MIB, stored_bytes
 from firmware_sim.measure import random_input
 from firmware_sim.runtime import TensorSpec, choose_runtime, installed_runtimes
 from profiles import Profile
@@ -24,6 +25,7 @@ from toolkit.errors import ExportError
 from toolkit.export.convert import convert_module
 from toolkit.export.infer import convert_inference, synthetic_examples
 from toolkit.export.manifest import describe
+from toolkit.export.memory import RESERVE_MIB, estimate_memory, fits, largest_micro_batch
 from toolkit.export.onnx_slice import build_slice
 from toolkit.export.writing import replacing
 from toolkit.fresh_process import report_of
@@ -48,14 +50,20 @@ def export(
     *,
     calibration: Calibration | None = None,
     progress: Progress = lambda stage: None,
+    smaller: Callable[[], Branch] | None = None,
 ) -> Bundle:
-    """Writes the bundle of `branch` for `profile`; `progress` hears each stage as it begins."""
+    """Writes the bundle of `branch` for `profile`; `progress` hears each stage as it begins.
+
+    If the branch does not fit into the profile's memory, the refusal says whether the one that
+    `smaller` makes would.
+    """
     with replacing(target) as folder:
         progress("trace")
-        module = TrainingModule(branch, batch=profile.batch_size, runtime=profile.runtime)
+        module = make_module(branch, profile, profile.batch_size)
 
         progress("convert")
-        (folder / MODEL).write_bytes(convert_module(module))
+        model = convert_module(module)
+        (folder / MODEL).write_bytes(model)
 
         progress("slice")
         sliced = build_slice(branch).SerializeToString(deterministic=True)
@@ -71,40 +79,120 @@ def export(
         (folder / INFER).write_bytes(quantised)
 
         progress("try out")
-        measured = try_out(branch, profile, folder / MODEL)
+        tried = Tried(module, model, try_out(branch, profile, folder / MODEL))
+        if not tried.fits(profile):
+            tried = fit_memory(branch, profile, folder / MODEL, tried, smaller)
+            (folder / MODEL).write_bytes(tried.model)
 
         progress("write")
         manifest = describe(
             branch=branch,
             profile=profile,
-            module=module,
+            module=tried.module,
             counts=count(branch),
             shared=shared,
             calibration=calibration.source,
-            measured=measured,
+            measured=tried.measured,
+            estimated=asdict(estimate_memory(tried.module, tried.model, profile.runtime)),
             folder=folder,
         )
+        check_storage(manifest)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return open_bundle(target)
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """A model that was tried out, and what it took."""
+
+    module: TrainingModule
+    model: bytes
+    measured: dict[str, Any]
+
+    def fits(self, profile: Profile) -> bool:
+        return fits(self.measured["peak_bytes"], profile.memory_cap_mib)
+
+
+def make_module(branch: Branch, profile: Profile, micro_batch: int) -> TrainingModule:
+    return TrainingModule(
+        branch, batch=profile.batch_size, micro_batch=micro_batch, runtime=profile.runtime
+    )
+
+
+def fit_memory(
+    branch: Branch,
+    profile: Profile,
+    draft: Path,
+    whole: Tried,
+    smaller: Callable[[], Branch] | None,
+) -> Tried:
+    """The largest micro-batch that fits, tried out as `draft`; the whole batch did not.
+
+    A branch that does not fit in micro-batches of one sample is refused.
+    """
+    tried = {profile.batch_size: whole}
+
+    def attempt(micro_batch: int) -> bool:
+        tried[micro_batch] = _try_micro_batch(branch, profile, draft, micro_batch)
+        return tried[micro_batch].fits(profile)
+
+    chosen = largest_micro_batch(profile.batch_size, attempt)
+    if chosen is None:
+        least = tried[min(tried)]
+        raise ExportError(too_large(profile, least) + _advice(profile, draft, smaller))
+    return tried[chosen]
+
+
+def _try_micro_batch(branch: Branch, profile: Profile, draft: Path, micro_batch: int) -> Tried:
+    module = make_module(branch, profile, micro_batch)
+    model = convert_module(module)
+    draft.write_bytes(model)
+    return Tried(module, model, try_out(branch, profile, draft))
+
+
+def too_large(profile: Profile, least: Tried) -> str:
+    """By how much a branch misses the cap."""
+    peak_mib = least.measured["peak_bytes"] / MIB
+    return (
+        f"training takes {peak_mib:.0f} MiB even in micro-batches of {least.module.micro_batch}, "
+        f"{peak_mib + RESERVE_MIB - profile.memory_cap_mib:.1f} MiB more than profile "
+        f"{profile.name} leaves of its {profile.memory_cap_mib} MiB"
+    )
+
+
+def _advice(profile: Profile, draft: Path, smaller: Callable[[], Branch] | None) -> str:
+    """Whether a smaller branch would fit, by trying it out."""
+    if smaller is None:
+        return "; a branch with fewer or narrower layers would take less."
+    branch = smaller()
+    least = _try_micro_batch(branch, profile, draft, 1)
+    peak_mib = least.measured["peak_bytes"] / MIB
+    if least.fits(profile):
+        return f"; the branch {branch.name} fits, in {peak_mib:.0f} MiB."
+    return f", and the branch {branch.name} does not fit either, with {peak_mib:.0f} MiB."
+
+
+def check_storage(manifest: dict[str, Any]) -> None:
+    """Refuses a bundle that the device could not keep together with its checkpoint."""
+    needed, cap = stored_bytes(manifest) / MIB, manifest["profile"]["storage_cap_mib"]
+    if needed > cap:
+        raise ExportError(
+            f"the bundle and a checkpoint take {needed:.1f} MiB on disk, and profile "
+            f"{manifest['profile']['name']} allows {cap} MiB; a smaller branch would fit."
+        )
 
 
 def try_out(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
     """Runs the model as a device would, in a fresh process for each runtime installed here.
 
-    It must answer what Keras answers, and train within the profile's memory.
+    It must answer what Keras answers. The figures are those of the profile's runtime.
     """
-    reports = {r: _measure(model, r, profile.threads) for r in installed_runtimes()}
+    reports = {r: _measure(model, r, profile) for r in installed_runtimes()}
     wanted = _keras_answer(branch)
     for runtime, report in reports.items():
         if not np.allclose(report["answer"], wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max()):
             raise ExportError(f"in {runtime} the converted branch does not answer what Keras does.")
     report = reports.get(profile.runtime) or reports[choose_runtime()]
-    peak_mib = report["peak_bytes"] / 2**20
-    if peak_mib > profile.memory_cap_mib:
-        raise ExportError(
-            f"training takes {peak_mib:.0f} MiB, and profile {profile.name} allows "
-            f"{profile.memory_cap_mib} MiB; a smaller batch_size or branch would fit."
-        )
     return {
         "runtime": report["runtime"],
         "runtime_version": report["runtime_version"],
@@ -115,9 +203,10 @@ def try_out(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
     }
 
 
-def _measure(model: Path, runtime: str, threads: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "firmware_sim.measure", str(model)]
-    command += ["--runtime", runtime, "--threads", str(threads)]
+def _measure(model: Path, runtime: str, profile: Profile) -> dict[str, Any]:
+    command = [sys.executable, "-m", "firmware_sim.measure", str(model), "--device"]
+    command += ["--runtime", runtime, "--threads", str(profile.threads)]
+    command += ["--batch", str(profile.batch_size)]
     failure = f"the branch does not train in {runtime}"
     return report_of(command, failure=failure, error=ExportError)
 

@@ -25,7 +25,8 @@ def describe(
     counts: Counts,
     shared: Slice,
     calibration: str,
-    measured: dict[str, Any] | None,
+    measured: dict[str, Any],
+    estimated: dict[str, Any],
     folder: Path,
 ) -> dict[str, Any]:
     """The manifest of the files in `folder`."""
@@ -52,7 +53,7 @@ def describe(
             "learning": _learning(branch),
         },
         "batch_size": module.batch,
-        "micro_batch_size": module.batch,
+        "micro_batch_size": module.micro_batch,
         "runtime": profile.runtime,
         "calibration": calibration,
         "tensors": _tensors(branch, module, shared),
@@ -63,6 +64,7 @@ def describe(
             for name, signature in sorted(module.signatures().items())
         },
         "measured": measured,
+        "estimated": estimated,
         "files": {
             name: {"bytes": (folder / name).stat().st_size, "sha256": digest(folder / name)}
             for name in FILES

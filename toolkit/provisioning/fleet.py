@@ -118,6 +118,7 @@ def provision(
             read(out / CONFIGURATION), port=now.port, require_certificate=now.require_certificate
         )
         write(out / FLEET, _toml(vars(now)))
+        write(out / ".gitignore", "*\n")  # keys and passwords belong in no repository
         renewed = _prepare_broker(out, now, settings, validity)
         known = _hashes(out)
         users = tuple(dict.fromkeys((AGGREGATOR, *devices)))

@@ -10,6 +10,7 @@ import tensorflow as tf
 from toolkit.autodiff import Program, Tape, run, trace
 from toolkit.autodiff.lower import lower
 from toolkit.branch import Branch
+from toolkit.errors import ExportError
 from toolkit.training.double_q import double_q_loss, double_q_target
 from toolkit.training.groups import Group, group
 from toolkit.training.learning import DoubleQ, Supervised
@@ -54,12 +55,23 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
 
     `store` holds every variable by its name in checkpoints: the model's tensors, the optimiser's
     slots and the accumulated gradient (a vector for each group), and the target network.
+
+    A batch can be taken in micro-batches, which need less memory: `accumulate` for each of them,
+    then `step`. That is the full batch's step, but for layers that look at a batch as a whole:
+    batch normalisation takes its statistics from the micro-batch, dropout draws other masks.
     """
 
-    def __init__(self, branch: Branch, *, batch: int, runtime: str) -> None:
+    def __init__(
+        self, branch: Branch, *, batch: int, runtime: str, micro_batch: int | None = None
+    ) -> None:
         super().__init__()
         self.branch = branch
         self.batch = batch
+        self.micro_batch = batch if micro_batch is None else micro_batch
+        if self.micro_batch < 1 or batch % self.micro_batch:
+            raise ExportError(
+                f"a batch of {batch} cannot be taken in micro-batches of {self.micro_batch}."
+            )
 
         def program(size: int, training: bool) -> Program:
             traced = trace(
@@ -71,8 +83,8 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
             )
             return lower(traced, runtime)
 
-        self.training_program = program(batch, True)
-        self.batch_program = program(batch, False)
+        self.training_program = program(self.micro_batch, True)
+        self.batch_program = program(self.micro_batch, False)
         self.single_program = program(1, False)
         weights = branch.weights()
         shapes = {name: value.shape for name, value in weights.items()}
@@ -95,7 +107,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         }
 
     def signatures(self) -> dict[str, Signature]:
-        inputs = training_inputs(self.branch, self.batch)
+        inputs = training_inputs(self.branch, self.micro_batch)
         frame = tf.TensorSpec((1, *self.branch.input_shape), self.branch.input_dtype)
         shared, everything = self.branch.shared_names, tuple(self.store)
         found = {
@@ -108,6 +120,8 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
             "get_state": Signature(lambda: self.read(everything), {}),
             "set_state": Signature(self.set, self._specs(everything)),
         }
+        if self.micro_batch < self.batch:
+            found["step"] = Signature(self.step, {})
         if isinstance(self.branch.learning, DoubleQ):
             found["sync_target"] = Signature(self.sync_target, {})
         else:
@@ -132,26 +146,36 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         return answer
 
     def train(self, **batch: tf.Tensor) -> Tensors:
-        """One optimiser step on all trainable tensors."""
+        """One optimiser step on all trainable tensors, by the samples given and no others."""
         theta = self.read(self.model_names)
-        loss, gradients = self._step(theta, **batch)
+        loss, gradients = self._differentiate(theta, self.micro_batch, **batch)
         self._advance(theta, self.groups, gradients)
         return {"loss": loss}
 
     def accumulate(self, **batch: tf.Tensor) -> Tensors:
-        """dθ ← dθ + ∂L(B; θ)/∂θ (algorithm 1)."""
-        loss, gradients = self._step(self.read(self.model_names), **batch)
+        """dθ ← dθ + ∂L(B; θ)/∂θ (algorithm 1).
+
+        Of a micro-batch of m it is m/|B| times its mean gradient, so that all of them together
+        add the mean gradient of the batch B.
+        """
+        theta = self.read(self.model_names)
+        loss, gradients = self._differentiate(theta, self.batch, **batch)
         for g, gradient in zip(self.groups, gradients, strict=True):
             total = self.store[g.slot(ACCUMULATED)]
             total.assign(total.read_value() + gradient)
         return {"loss": loss}
 
+    def step(self) -> Tensors:
+        """One optimiser step on all trainable tensors by dθ, and clears dθ."""
+        totals = self._take_accumulated()
+        self._advance(self.read(self.branch.trainable_names), self.groups, totals)
+        return {"step": self.store[STEP].read_value()}
+
     def apply(self) -> Tensors:
         """Steps θ_local by dθ_local, answers dθ_shared, and clears dθ."""
-        totals = [self.store[g.slot(ACCUMULATED)].read_value() for g in self.groups]
+        totals = self._take_accumulated()
         answer: Tensors = {}
         for g, total in zip(self.groups, totals, strict=True):
-            self.store[g.slot(ACCUMULATED)].assign(total * 0.0)
             if g.shared:
                 answer |= g.cut(total)
         local = [(g, total) for g, total in zip(self.groups, totals, strict=True) if not g.shared]
@@ -174,19 +198,29 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
 
     # --- one step ---------------------------------------------------------------------------
 
-    def _step(self, theta: Tensors, **batch: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Loss and gradient of one mini-batch, group by group; moving statistics move on."""
+    def _differentiate(
+        self, theta: Tensors, divisor: int, **batch: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Mean loss of the samples and, group by group, Σ_i ∂l_i/∂θ / divisor; moving statistics
+        move on."""
         learning = self.branch.learning
         if isinstance(learning, DoubleQ):
             tape, losses, seed = self._double_q(learning, theta, **batch)
         else:
             tape = run(self.training_program, theta, batch["x"])
             losses, seed = self._loss(tape[self.training_program.logits()], batch["y"])
-        seed = seed * (1.0 / self.batch)
+        seed = seed * (1.0 / divisor)
         found = tape.gradients(tape.program.logits(), seed, self.branch.trainable_names)
         for name, value in tape.updates().items():
             self.store[name].assign(value)
         return tf.reduce_mean(losses), [g.join(found) for g in self.groups]
+
+    def _take_accumulated(self) -> list[tf.Tensor]:
+        """dθ, group by group, which is then zero."""
+        totals = [self.store[g.slot(ACCUMULATED)].read_value() for g in self.groups]
+        for g, total in zip(self.groups, totals, strict=True):
+            self.store[g.slot(ACCUMULATED)].assign(total * 0.0)
+        return totals
 
     def _advance(
         self, theta: Tensors, groups: Sequence[Group], gradients: Sequence[tf.Tensor]

@@ -14,13 +14,14 @@ import pytest
 
 from broker.slice_file import read_slice
 from firmware_sim.bundle import FILES, Bundle, open_bundle
-from profiles import load_profile
+from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.branch import Branch
 from toolkit.calibration import calibration_for
 from toolkit.errors import ExportError
 from toolkit.export import bundle as stages
 from toolkit.export.bundle import STAGES, export, try_out
+from toolkit.export.memory import MemoryEstimate
 
 WEAK = load_profile("weak")
 Listing = Callable[[Path], dict[str, bytes]]
@@ -35,7 +36,9 @@ def digits(seed: int) -> Branch:
 def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the stages that take seconds: model.tflite is empty and nothing is measured."""
     monkeypatch.setattr(stages, "convert_module", lambda module: b"")
-    monkeypatch.setattr(stages, "try_out", lambda *arguments: {})
+    monkeypatch.setattr(stages, "try_out", lambda *arguments: {"peak_bytes": 0})
+    nothing = MemoryEstimate(0, 0, 0, 0, 0, 0, 0)
+    monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: nothing)
 
 
 # --- what is written -----------------------------------------------------------------------------
@@ -117,6 +120,8 @@ def test_the_manifest_tells_how_the_branch_learns_and_what_it_takes(digits_bundl
     assert manifest["measured"]["runtime"] == "ai-edge-litert"
     measured = manifest["measured"]
     assert 10 * 2**20 < measured["start_bytes"] < measured["peak_bytes"] < 128 * 2**20
+    assert manifest["micro_batch_size"] == 32
+    assert manifest["estimated"]["peak_bytes"] == pytest.approx(measured["peak_bytes"], rel=0.15)
 
 
 # --- trying out ----------------------------------------------------------------------------------
@@ -142,9 +147,9 @@ def test_what_is_measured_is_the_profiles_runtime(
     asked = []
     measure = stages._measure
 
-    def watched(model: Path, runtime: str, threads: int) -> dict[str, Any]:
-        asked.append((runtime, threads))
-        return measure(model, runtime, threads)
+    def watched(model: Path, runtime: str, profile: Profile) -> dict[str, Any]:
+        asked.append((runtime, profile.threads))
+        return measure(model, runtime, profile)
 
     monkeypatch.setattr(stages, "_measure", watched)
     profile = replace(WEAK, runtime="tflite-runtime", threads=2)

@@ -1,0 +1,275 @@
+"""`toolkit bench quantisation`: what fewer bytes in updates cost in accuracy.
+
+The weak and the powerful device of a task, cascading branches, synchronous rounds: real agents and
+a real aggregator over the broker in memory, one fleet for each encoding and seed. The seed decides
+the order of the data, so fleets of the same seed differ in nothing but the encoding of updates;
+dropout draws the same numbers too. Differences are taken within a seed, then averaged.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+from rich.table import Table
+
+from broker.aggregator import read_slices
+from broker.channel import Channel
+from broker.contract import Contract
+from broker.coordinator import Settings, State
+from broker.log import Log
+from broker.memory import MemoryBroker, MemoryTransport
+from broker.merge import MergeRule
+from broker.optimizers import Delta
+from broker.service import Aggregator
+from broker.store import Identity, Store
+from broker.topics import AGGREGATOR, Topics
+from firmware_sim.agent import Agent
+from firmware_sim.bundle import Bundle
+from firmware_sim.checkpoint import Checkpoints, Residual
+from firmware_sim.compression import Compression
+from firmware_sim.device import runtime_for, shared_slice
+from firmware_sim.learner import Learner
+from firmware_sim.rounds import Plan, Rounds
+from firmware_sim.runtime import Model
+from firmware_sim.tasks.cifar10 import read_cifar10
+from firmware_sim.tasks.digits import read_digits
+from firmware_sim.tasks.labelled import Examples, LabelledTask, own_share
+from profiles import load_profile
+from toolkit import zoo
+from toolkit.calibration import calibration_for
+from toolkit.errors import ToolkitError
+from toolkit.export.bundle import export
+
+Progress = Callable[[str], None]
+BASELINE = "float32"
+TASKS = ("digits", "cifar10")
+# The part of the training data that each device holds.
+SHARES = {"weak": (0.0, 0.1), "powerful": (0.1, 0.5)}
+TEST_IMAGES = 2_000  # of CIFAR-10's 10,000, so that training takes most of the time
+_LIMIT = 64 * 2**20  # bytes of a message
+_NEVER = 1e6  # seconds: nobody is late here, and nothing gets lost
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One device of one fleet, at the end."""
+
+    accuracy: float  # of 1
+    update_bytes: float  # in a round, headers included
+
+
+class _Uplink(MemoryTransport):
+    """Counts the bytes of updates."""
+
+    update_bytes = 0
+    update_topic = ""
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        if topic.startswith(self.update_topic):
+            self.update_bytes += len(payload)
+        super().publish(topic, payload, retain=retain)
+
+
+def run_bench(
+    folder: Path,
+    *,
+    task: str,
+    data: Path | None,
+    encodings: Sequence[str],
+    seeds: Sequence[int],
+    rounds: int,
+    steps: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Every encoding, and float32 in any case, with every seed."""
+    examples = _examples(task, data)
+    bundles = {}
+    for profile in SHARES:
+        progress(f"exporting the branch of the {profile} device")
+        bundles[profile] = _export(task, profile, folder / profile)
+    results: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for encoding in dict.fromkeys((BASELINE, *encodings)):
+        results[encoding] = {profile: [] for profile in SHARES}
+        for seed in seeds:
+            progress(f"{task}, {encoding}, seed {seed}")
+            fleet = _Fleet(folder / f"{encoding}-{seed}", bundles, examples, rounds, steps)
+            for profile, outcome in fleet.run(encoding, seed).items():
+                results[encoding][profile].append(vars(outcome))
+    return {
+        "machine": platform.processor() or platform.machine(),
+        "task": task,
+        "seeds": list(seeds),
+        "rounds": rounds,
+        "steps": steps,
+        "results": results,
+    }
+
+
+def _examples(task: str, data: Path | None) -> Examples:
+    if task == "digits":
+        return read_digits()
+    if task != "cifar10" or data is None:
+        raise ToolkitError(
+            f"the tasks are {' and '.join(TASKS)}, and cifar10 needs the folder with its batches."
+        )
+    whole = read_cifar10(data)
+    return Examples(
+        whole.x_train, whole.y_train, whole.x_test[:TEST_IMAGES], whole.y_test[:TEST_IMAGES]
+    )
+
+
+def _export(task: str, profile: str, folder: Path) -> Bundle:
+    loaded = load_profile(profile)
+    keras.utils.set_random_seed(0)
+    branch = zoo.build(task, loaded.branch, "cascading")
+    return export(branch, loaded, folder, calibration=calibration_for(branch, task, None))
+
+
+class _Fleet:
+    """Two devices and an aggregator, each in a thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        bundles: dict[str, Bundle],
+        examples: Examples,
+        rounds: int,
+        steps: int,
+    ) -> None:
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._bundles = bundles
+        self._examples = examples
+        self._rounds = rounds
+        self._plan = Plan(steps, evaluate_every=rounds + 1, resend_seconds=_NEVER)
+        self._broker = MemoryBroker()
+        self._topics = Topics("bench")
+
+    def run(self, encoding: str, seed: int) -> dict[str, Outcome]:
+        with (self._folder / "log.jsonl").open("w") as stream:
+            log = Log(stream)
+            aggregator, store = self._aggregator(log)
+            devices = {name: self._device(name, encoding, seed, log) for name in self._bundles}
+            with ThreadPoolExecutor(1 + len(devices)) as pool:
+                merging = pool.submit(aggregator.run)
+                learning = {n: pool.submit(agent.run) for n, (agent, _, _) in devices.items()}
+                every: list[Future[Any]] = [merging, *learning.values()]
+                wait(every, return_when=FIRST_EXCEPTION)
+                aggregator.stop()
+                for _, trained, _ in devices.values():
+                    trained.stop()
+            store.close()
+            merging.result()
+        return {
+            name: Outcome(learning[name].result()["accuracy"], uplink.update_bytes / self._rounds)
+            for name, (_, _, uplink) in devices.items()
+        }
+
+    def _aggregator(self, log: Log) -> tuple[Aggregator, Store]:
+        known, start = read_slices([bundle.slice for bundle in self._bundles.values()])
+        settings = Settings(
+            mode="sync",
+            merge=MergeRule("samples"),
+            optimizer=Delta(),
+            quorum=len(self._bundles),
+            deadline_seconds=_NEVER,
+            rounds=self._rounds,
+        )
+        identity = Identity("bench", known.fingerprint, "sync", "delta", "Delta")
+        store = Store(self._folder / AGGREGATOR, identity)
+        state = State("bench", 0, start, settings.optimizer.initial(start))
+        store.snapshot(state)
+        transport = MemoryTransport(
+            self._broker, client_id=AGGREGATOR, subscriptions=self._topics.of_aggregator()
+        )
+        aggregator = Aggregator(
+            contract=Contract.of(known, exchange="delta", run=state.run),
+            settings=settings,
+            state=state,
+            store=store,
+            channel=Channel(transport, limit=_LIMIT, held_limit=_LIMIT),
+            topics=self._topics,
+            log=log,
+        )
+        return aggregator, store
+
+    def _device(
+        self, name: str, encoding: str, seed: int, log: Log
+    ) -> tuple[Agent, Rounds, _Uplink]:
+        bundle = self._bundles[name]
+        shared = shared_slice(bundle)
+        own = own_share(self._examples, SHARES[name])
+        task = LabelledTask(own, batch=load_profile(name).batch_size, seed=seed)
+        model = Model(bundle.model, runtime=runtime_for(bundle, None), threads=1)
+        residual = Residual()
+        checkpoints = Checkpoints(
+            self._folder / name, device=name, bundle="bench", residual=residual
+        )
+        rounds = Rounds(Learner(model, task, shared), checkpoints, self._plan, log)
+        uplink = _Uplink(self._broker, client_id=name, subscriptions=self._topics.of_device(name))
+        uplink.update_topic = self._topics.update(name)
+        agent = Agent(
+            device=name,
+            shared=shared,
+            rounds=rounds,
+            channel=Channel(uplink, limit=_LIMIT, held_limit=_LIMIT),
+            topics=self._topics,
+            limit=_LIMIT,
+            log=log,
+            about={},
+            compression=Compression(encoding, residual),
+        )
+        return agent, rounds, uplink
+
+
+def tables(report: dict[str, Any]) -> list[Table | str]:
+    table = Table("updates as", "accuracy", "against float32", "± (seeds)", "sent in a round", "")
+    baseline = report["results"][BASELINE]
+    for encoding, devices in report["results"].items():
+        differences = _differences(devices, baseline)
+        sent, full = _sent(devices), _sent(baseline)
+        table.add_row(
+            encoding,
+            f"{100 * statistics.mean(_accuracies(devices)):.2f} %",
+            "" if encoding == BASELINE else f"{statistics.mean(differences):+.2f} points",
+            "" if encoding == BASELINE else f"{_standard_error(differences):.2f}",
+            f"{sent / 1e3:.1f} kB",
+            f"{sent / full:.1%}",
+        )
+    return [
+        table,
+        f"{report['task']}: mean over {len(baseline)} devices and {len(report['seeds'])} seeds, "
+        f"after {report['rounds']} rounds of {report['steps']} mini-batches; bytes of both devices",
+    ]
+
+
+def _accuracies(devices: dict[str, list[dict[str, float]]]) -> list[float]:
+    """Of each seed, the mean over devices."""
+    by_seed = zip(*devices.values(), strict=True)
+    return [statistics.mean(found["accuracy"] for found in seed) for seed in by_seed]
+
+
+def _differences(
+    devices: dict[str, list[dict[str, float]]], baseline: dict[str, list[dict[str, float]]]
+) -> list[float]:
+    """Of each seed, in points."""
+    pairs = zip(_accuracies(devices), _accuracies(baseline), strict=True)
+    return [100 * (found - full) for found, full in pairs]
+
+
+def _standard_error(differences: list[float]) -> float:
+    if len(differences) < 2:
+        return float("nan")
+    return statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def _sent(devices: dict[str, list[dict[str, float]]]) -> float:
+    return sum(statistics.mean(found["update_bytes"] for found in d) for d in devices.values())

@@ -1,0 +1,62 @@
+"""A device that fills its replay by playing, then trains; for `toolkit bench replay`.
+
+    python -m toolkit.bench.replay_process BUNDLE GAME STEPS BATCHES [FOLDER]
+
+It loads what a device loads and nothing else, so that its peak is a device's. With FOLDER the
+replay is on disk. The answer is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firmware_sim.bundle import open_bundle
+from firmware_sim.device import runtime_for  # with all that a device imports
+from firmware_sim.measure import peak_memory_bytes
+from firmware_sim.runtime import Model
+from firmware_sim.tasks import TaskOptions
+from firmware_sim.tasks.atari import AtariTask
+
+BATCH = 32
+
+
+def main(bundle: Path, game: str, steps: int, batches: int, folder: Path | None) -> dict[str, Any]:
+    opened = open_bundle(bundle)
+    model = Model(opened.model, runtime=runtime_for(opened, None), threads=1)
+    options = TaskOptions(
+        game=game, warm_up_steps=steps, replay_frames=2 * steps, replay_folder=folder
+    )
+    task = AtariTask(opened, options)
+    losses = list(task.train(model, batches, "delta"))
+    rng = np.random.default_rng(0)
+    sampling, training = [], []
+    for _ in range(batches):  # in turns, so that both meet the same machine
+        begin = time.process_time()  # of this process: what others do does not count
+        batch = task.replay.sample(rng, BATCH)
+        drawn = time.process_time()
+        model.call("train", **vars(batch))
+        sampling.append(drawn - begin)
+        training.append(time.process_time() - drawn)
+    return {
+        "game": game,
+        "runtime": model.runtime,
+        "on_disk": folder is not None,
+        "steps": task.samples,
+        "held_bytes": task.replay.held_bytes,
+        "loss": float(np.mean(losses)),
+        "sample_seconds": sampling,
+        "step_seconds": training,
+        "peak_bytes": peak_memory_bytes(),
+    }
+
+
+if __name__ == "__main__":
+    path, name, played, drawn, *where = sys.argv[1:]
+    disk = Path(where[0]) if where else None
+    print(json.dumps(main(Path(path), name, int(played), int(drawn), disk)))
