@@ -95,6 +95,13 @@ def arguments() -> argparse.ArgumentParser:
         help="part of the training data that this device holds, as 0:0.2 (default all)",
     )
     add("--game", default="breakout", help="atari: which one (default %(default)s)")
+    add(
+        "--replay-frames",
+        type=positive,
+        metavar="N",
+        help="atari: most of the replay (default: what fits into the memory cap)",
+    )
+    add("--replay-on-disk", action="store_true", help="atari: keep the replay in --state")
     add("--seed", type=int, default=0, help="of the order of the data and of the play")
     add("--evaluate-every", type=positive, default=1, metavar="N", help="rounds (default 1)")
     add(
@@ -195,7 +202,14 @@ def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
     limits = limits_of(bundle, args.memory_cap_mib)
     check_storage(bundle, args.state, limits)
     limit_data(limits)
-    options = TaskOptions(data=args.data, share=args.share, seed=args.seed, game=args.game)
+    options = TaskOptions(
+        data=args.data,
+        share=args.share,
+        seed=args.seed,
+        game=args.game,
+        replay_frames=args.replay_frames,
+        replay_folder=args.state if args.replay_on_disk else None,
+    )
     task = make_task(args.task, bundle, options)
     model = Model(
         bundle.model, runtime=runtime_for(bundle, args.runtime), threads=profile["threads"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated
@@ -20,6 +20,7 @@ from rich.table import Table
 
 from firmware_sim.bundle import open_bundle
 from profiles import Profile, load_profile, profile_names
+from toolkit.bench.commands import bench
 from toolkit.terminal import USER_ERRORS, quiet_terminal
 
 app = typer.Typer(
@@ -28,7 +29,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-bench = typer.Typer(help="Benchmarks; each prints a table and writes JSON.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
 INTERRUPTED = 130  # exit code after Ctrl-C, by the shells' convention
@@ -101,20 +101,27 @@ def export(
             status.update(f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage}")
 
         keras.utils.set_random_seed(seed)
+        smaller = None
         if model:
             branch = load_branch(model)
         else:
             branch = zoo.build(task.value, chosen.branch, topology.value)
+            if chosen.branch == "complex":
+                smaller = partial(zoo.build, task.value, "lightweight", topology.value)
         examples = calibration_for(branch, None if model else task.value, calibration)
-        bundle = write_bundle(branch, chosen, target, calibration=examples, progress=progress)
+        bundle = write_bundle(
+            branch, chosen, target, calibration=examples, progress=progress, smaller=smaller
+        )
     measured = bundle.manifest["measured"]
+    estimated = bundle.manifest["estimated"]["peak_bytes"]
     sizes = ", ".join(
         f"{n} {e['bytes'] / 1e3:,.0f} kB" for n, e in bundle.manifest["files"].items()
     )
     typer.echo(f"{target}: {branch.name}; {sizes}")
     typer.echo(
-        f"trains in {measured['peak_bytes'] / 2**20:.0f} MiB of the profile's "
-        f"{chosen.memory_cap_mib} MiB, {measured['step_seconds'] * 1e3:.1f} ms a step of "
+        f"a device takes {measured['peak_bytes'] / 2**20:.0f} MiB of the profile's "
+        f"{chosen.memory_cap_mib} MiB (estimated: {estimated / 2**20:.0f} MiB) in micro-batches of "
+        f"{bundle.manifest['micro_batch_size']}; {measured['step_seconds'] * 1e3:.1f} ms a step of "
         f"{chosen.batch_size} ({measured['runtime']}, {measured['threads']} thread(s))"
     )
 
@@ -355,76 +362,6 @@ def provision(
 
 def _count(users: Sequence[str], what: str) -> str:
     return f"{', '.join(users) or 'nobody'} {what}"
-
-
-@bench.command("step")
-def bench_step(
-    out: Annotated[Path, typer.Option(help="JSON with every number.")] = Path(
-        "build/bench/step.json"
-    ),
-    branch: Annotated[
-        list[str] | None,
-        typer.Option(help="Only zoo branches whose name contains this; may be repeated."),
-    ] = None,
-    steps: Annotated[int, typer.Option(help="Timed steps in each process.", min=1)] = 30,
-    rounds: Annotated[int, typer.Option(help="Processes per contestant, in turn.", min=1)] = 3,
-    threads: Annotated[int, typer.Option(help="CPU threads for every contestant.", min=1)] = 1,
-    flex_python: Annotated[
-        Path | None,
-        typer.Option(help="Python of an environment with TensorFlow ≤ 2.18.1, which runs Flex."),
-    ] = None,
-    make_flex: Annotated[
-        bool, typer.Option(help="Make such an environment in .venv-flex if there is none.")
-    ] = False,
-) -> None:
-    """Time a training step: TensorFlow, Flex, and builtin-only in each installed runtime."""
-    with quiet_terminal() as console, console.status("preparing") as status:
-        from toolkit.bench.step import run_bench, tables
-        from toolkit.export.writing import make_folder
-
-        make_folder(out.parent)
-        report = run_bench(
-            names=branch or [],
-            steps=steps,
-            rounds=rounds,
-            threads=threads,
-            flex_python=flex_python,
-            make_flex=make_flex,
-            progress=status.update,
-        )
-        out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    for part in tables(report):
-        Console().print(part)
-    typer.echo(f"every number is in {out}")
-
-
-@bench.command("fleet")
-def bench_fleet(
-    out: Annotated[Path, typer.Option(help="JSON with every number.")] = Path(
-        "build/bench/fleet.json"
-    ),
-    repetitions: Annotated[int, typer.Option(help="Of the path's timings.", min=1)] = 9,
-    devices: Annotated[int, typer.Option(help="Simulated, in one round.", min=2)] = 200,
-    rounds: Annotated[int, typer.Option(help="Over which memory is watched.", min=10)] = 1000,
-) -> None:
-    """Measure a fleet's cost: codec, checks and merge, a round of many devices, memory."""
-    with quiet_terminal() as console, console.status("preparing") as status:
-        from toolkit.bench.fleet import run_bench, tables
-        from toolkit.export.writing import make_folder
-
-        make_folder(out.parent)
-        with tempfile.TemporaryDirectory() as folder:
-            report = run_bench(
-                Path(folder),
-                repetitions=repetitions,
-                devices=devices,
-                rounds=rounds,
-                progress=status.update,
-            )
-        out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    for part in tables(report):
-        Console().print(part)
-    typer.echo(f"every number is in {out}")
 
 
 def main() -> None:

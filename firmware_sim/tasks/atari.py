@@ -28,9 +28,9 @@ EXPLORATION_STEPS = 1_000_000
 TEST_EXPLORATION = 0.02
 EPISODE_FRAMES = 108_000  # most of one training episode: half an hour of play at 60 Hz
 NOOP = 0
-# What a device takes beside the replay and the measured training: the agent, ale-py, the game that
-# is played and the one of a test episode, mini-batches.
-PLAYER_BYTES = 32 * 2**20
+# What a device takes beside the replay and what the export has measured, which includes the agent
+# and two games: mini-batches, an index, and how unlike two runs are.
+PLAYER_BYTES = 6 * 2**20
 LEAST_REPLAY_BYTES = 2**20
 
 

@@ -43,7 +43,9 @@ def binary(tmp_path: Path) -> Path:
 def cifar10_bundle(digits_bundle: Bundle) -> Bundle:
     """Says of itself that it takes CIFAR-10's images; it is never run."""
     inputs = {"x": ["uint8", [32, 32, 32, 3]], "y": ["int32", [32]]}
-    return replace(digits_bundle, manifest={"signatures": {"train": {"inputs": inputs}}})
+    return replace(
+        digits_bundle, manifest={"signatures": {"train": {"inputs": inputs}}, "batch_size": 32}
+    )
 
 
 def refusal(folder: Path) -> str:

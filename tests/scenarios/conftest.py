@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -196,6 +196,16 @@ def programs(mosquitto: Mosquitto, tmp_path: Path) -> Iterator[Programs]:
         yield started
 
 
+def plain(update: Update) -> Update:
+    """With float32 tensors: codes times scales, or numbers as they came."""
+    tensors = {
+        name: value.astype(np.float32) * update.tensors.get(f"scale:{name}", np.float32(1))
+        for name, value in update.tensors.items()
+        if not name.startswith("scale:")
+    }
+    return replace(update, tensors=tensors)
+
+
 # --- a listener -----------------------------------------------------------------------------------
 
 
@@ -227,7 +237,7 @@ class Watcher:
         sent = {update.nonce: update for update in self.heard(Update, TOPICS.update("+"))}
         verdicts = self.heard(Verdict, TOPICS.verdict("+"))
         nonces = [v.nonce for v in verdicts if v.accepted and v.about == "update"]
-        return [sent[nonce] for nonce in dict.fromkeys(nonces)]
+        return [plain(sent[nonce]) for nonce in dict.fromkeys(nonces)]
 
     def wait_for(
         self,

@@ -11,7 +11,6 @@ leave the aggregator in the order of merging, so as long as nobody is killed the
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +57,9 @@ def learn(
         aggregator = programs.aggregator(*slices, "--quorum", str(len(DEVICES)), *options)
         assert [p.exit_code() for p in (aggregator, *devices)] == [0, 0, 0, 0]
         watcher.wait_for(Shared, topics.shared, lambda shared: shared.last)
-        return [replace(u, tensors=plain(u)) for u in watcher.accepted()]
+        return watcher.accepted()
 
     return run
-
-
-def plain(update: Update) -> Tensors:
-    """Codes times scales, or numbers as they came, in float32."""
-    return {
-        name: value.astype(np.float32) * update.tensors.get(f"scale:{name}", np.float32(1))
-        for name, value in update.tensors.items()
-        if not name.startswith("scale:")
-    }
 
 
 @pytest.fixture

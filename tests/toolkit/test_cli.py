@@ -45,8 +45,9 @@ def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path):
     assert not any(word in ran.stdout for word in NOISE), ran.stdout
     first, second = ran.stdout.splitlines()
     assert first.startswith("build/weak: my_branch-branch; model.tflite ")
-    assert second.startswith("trains in ")
-    assert "of the profile's 128 MiB" in second
+    assert second.startswith("a device takes ")
+    assert "of the profile's 128 MiB (estimated: " in second
+    assert " in micro-batches of 32; " in second
 
     manifest = open_bundle(tmp_path / "build" / "weak").manifest
     assert manifest["branch"]["name"] == "my_branch-branch"
@@ -379,8 +380,10 @@ def test_a_branch_that_needs_more_memory_than_the_profile_has_is_refused(
     sentence = toolkit("export", *arguments, "--out", own_bundle.folder).refusal
     assert sentence.startswith("training takes ")
     assert int(sentence.split()[2]) > 10
+    assert " MiB even in micro-batches of 1, " in sentence
     assert sentence.endswith(
-        " MiB, and profile tiny allows 10 MiB; a smaller batch_size or branch would fit."
+        " MiB more than profile tiny leaves of its 10 MiB; "
+        "a branch with fewer or narrower layers would take less."
     )
     assert listing(tmp_path) == before
 

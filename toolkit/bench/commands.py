@@ -1,0 +1,143 @@
+"""`toolkit bench …`: each benchmark prints tables and writes every number as JSON."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from toolkit.terminal import quiet_terminal
+
+bench = typer.Typer(help="Benchmarks; each prints a table and writes JSON.", no_args_is_help=True)
+FOLDER = Path("build/bench")
+JSON = "JSON with every number."
+Progress = Callable[[str], None]
+
+
+class QuantisationTask(StrEnum):
+    digits = "digits"
+    cifar10 = "cifar10"
+
+
+@contextmanager
+def _at_work(out: Path) -> Iterator[Progress]:
+    """A quiet terminal with a line of progress, and a place for the numbers."""
+    with quiet_terminal() as console, console.status("preparing") as status:
+        from toolkit.export.writing import make_folder
+
+        make_folder(out.parent)
+        yield status.update
+
+
+def _show(report: dict[str, Any], tables: Callable[[dict[str, Any]], Any], out: Path) -> None:
+    out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    for part in tables(report):
+        Console().print(part)
+    typer.echo(f"every number is in {out}")
+
+
+@bench.command("step")
+def bench_step(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "step.json",
+    branch: Annotated[
+        list[str] | None,
+        typer.Option(help="Only zoo branches whose name contains this; may be repeated."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Timed steps in each process.", min=1)] = 30,
+    rounds: Annotated[int, typer.Option(help="Processes per contestant, in turn.", min=1)] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads for every contestant.", min=1)] = 1,
+    flex_python: Annotated[
+        Path | None,
+        typer.Option(help="Python of an environment with TensorFlow ≤ 2.18.1, which runs Flex."),
+    ] = None,
+    make_flex: Annotated[
+        bool, typer.Option(help="Make such an environment in .venv-flex if there is none.")
+    ] = False,
+) -> None:
+    """Time a training step: TensorFlow, Flex, and builtin-only in each installed runtime."""
+    with _at_work(out) as progress:
+        from toolkit.bench.step import run_bench, tables
+
+        report = run_bench(
+            names=branch or [],
+            steps=steps,
+            rounds=rounds,
+            threads=threads,
+            flex_python=flex_python,
+            make_flex=make_flex,
+            progress=progress,
+        )
+    _show(report, tables, out)
+
+
+@bench.command("fleet")
+def bench_fleet(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "fleet.json",
+    repetitions: Annotated[int, typer.Option(help="Of the path's timings.", min=1)] = 9,
+    devices: Annotated[int, typer.Option(help="Simulated, in one round.", min=2)] = 200,
+    rounds: Annotated[int, typer.Option(help="Over which memory is watched.", min=10)] = 1000,
+) -> None:
+    """Measure a fleet's cost: codec, checks and merge, a round of many devices, memory."""
+    with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
+        from toolkit.bench.fleet import run_bench, tables
+
+        report = run_bench(
+            Path(folder),
+            repetitions=repetitions,
+            devices=devices,
+            rounds=rounds,
+            progress=progress,
+        )
+    _show(report, tables, out)
+
+
+@bench.command("quantisation")
+def bench_quantisation(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "quantisation.json",
+    task: Annotated[QuantisationTask, typer.Option()] = QuantisationTask.digits,
+    data: Annotated[Path | None, typer.Option(help="cifar10: the folder of its batches.")] = None,
+    seeds: Annotated[int, typer.Option(help="Orders of the data.", min=1)] = 3,
+    rounds: Annotated[int, typer.Option(help="Merges.", min=1)] = 20,
+    steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
+) -> None:
+    """Compare what a fleet learns with float32, float16, int8 and int4 updates, and their bytes."""
+    with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
+        from broker.quantisation import ENCODINGS
+        from toolkit.bench.quantisation import run_bench, tables
+
+        report = run_bench(
+            Path(folder),
+            task=task.value,
+            data=data,
+            encodings=ENCODINGS,
+            seeds=range(seeds),
+            rounds=rounds,
+            steps=steps,
+            progress=progress,
+        )
+    _show(report, tables, out)
+
+
+@bench.command("replay")
+def bench_replay(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "replay.json",
+    frames: Annotated[int, typer.Option(help="Of each game, for the codecs.", min=100)] = 3000,
+    steps: Annotated[int, typer.Option(help="In a device's replay.", min=100)] = 100_000,
+    batches: Annotated[int, typer.Option(help="Sampled and trained.", min=10)] = 60,
+    on_disk: Annotated[bool, typer.Option(help="Keep the replay on disk as well.")] = False,
+) -> None:
+    """Measure a replay: what frames take compressed, how fast it samples, a device's memory."""
+    with _at_work(out) as progress:
+        from toolkit.bench.replay import run_bench, tables
+
+        report = run_bench(
+            frames=frames, steps=steps, batches=batches, on_disk=on_disk, progress=progress
+        )
+    _show(report, tables, out)
