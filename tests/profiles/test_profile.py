@@ -95,7 +95,7 @@ ZERO_2 = {
     "bandwidth_kbps": 20_000,
 }
 GATEWAY = {
-    "memory_cap_mib": 256,
+    "memory_cap_mib": 384,
     "inference_quantisation": "dynamic",
     "update_quantisation": "float16",
     "bandwidth_kbps": 10_000,

@@ -141,3 +141,33 @@ def bench_replay(
             frames=frames, steps=steps, batches=batches, on_disk=on_disk, progress=progress
         )
     _show(report, tables, out)
+
+
+@bench.command("caps")
+def bench_caps(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "caps.json",
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these profiles; may be repeated.", show_default="all shipped"),
+    ] = None,
+    branch: Annotated[
+        list[str] | None,
+        typer.Option(help="Only zoo branches whose name contains this; may be repeated."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="That each device runs.", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
+) -> None:
+    """Run every zoo branch under every profile's memory cap, or show that it is refused."""
+    with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
+        from profiles import profile_names
+        from toolkit.bench.caps import run_bench, tables
+
+        report = run_bench(
+            Path(folder),
+            profiles=profile or profile_names(),
+            names=branch or [],
+            rounds=rounds,
+            steps=steps,
+            progress=progress,
+        )
+    _show(report, tables, out)
