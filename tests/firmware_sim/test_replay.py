@@ -234,16 +234,16 @@ def test_the_caps_decide_how_large_a_replay_is(tmp_path: Path):
     # The checkpoint is there twice while it is replaced: 2 × (1 + 3 × 0.5) MiB, and a little.
     assert 0 < (64 - 2 - 5) * 2**20 - storage_left(bundle()) < 2**18
     assert make_replay(bundle(), TaskOptions()).capacity == 1_000_000
-    assert make_replay(bundle(memory_mib=90 + 32 + 1), TaskOptions()).capacity == 2**20 // 100
+    assert make_replay(bundle(memory_mib=90 + 6 + 1), TaskOptions()).capacity == 2**20 // 100
     small = TaskOptions(warm_up_steps=10, replay_frames=200)
     assert make_replay(bundle(memory_mib=1), small).capacity == 200, "the user has said so"
     on_disk = TaskOptions(replay_folder=tmp_path)
-    assert make_replay(bundle(memory_mib=90 + 32 + 1), on_disk).capacity == 2**20 // ENTRY_BYTES
+    assert make_replay(bundle(memory_mib=90 + 6 + 1), on_disk).capacity == 2**20 // ENTRY_BYTES
 
 
 def test_without_room_one_sentence_says_so(tmp_path: Path):
-    assert refusal(bundle(memory_mib=122), TaskOptions()) == (
-        "profile own allows 122 MiB, of which training takes 90 MiB and playing 32 MiB, so no "
+    assert refusal(bundle(memory_mib=96), TaskOptions()) == (
+        "profile own allows 96 MiB, of which training takes 90 MiB and playing 6 MiB, so no "
         "memory is left for a replay; take a smaller branch or a profile that allows more."
     )
     on_disk = TaskOptions(replay_folder=tmp_path)

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import queue
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
 from rich.table import Table
 
 from broker.contract import Contract
@@ -29,12 +32,12 @@ from broker.coordinator import Settings, State
 from broker.merge import MergeRule
 from broker.messages import Update, to_bytes
 from broker.mosquitto_process import Mosquitto
-from broker.mqtt import MqttTransport
 from broker.optimizers import Delta
 from broker.slice import SharedTensor, Slice, Tensors
 from broker.synchronous import Synchronous
-from broker.transport import Address, Connected, Limits, Packet
+from broker.transport import Address
 from toolkit.bench.simulated_fleet import Rates, run_simulated
+from toolkit.errors import ToolkitError
 
 Progress = Callable[[str], None]
 # The Atari stem, and everything that the Atari pair's complex branch trains.
@@ -54,7 +57,6 @@ WHOLE = STEM | {
 }
 SLICES = {"Atari stem": STEM, "whole complex branch": WHOLE}
 UPDATES = {"Atari stem": 128, "whole complex branch": 16}  # in a repetition, and in its round
-_LIMITS = Limits(inbox_bytes=2**28, outbox_bytes=2**28)
 _WAIT_SECONDS = 60.0
 
 
@@ -118,7 +120,7 @@ def _measure_path(name: str, repetitions: int, broker: Address, progress: Progre
             contract.check_update(payload, f"device-{k}")
 
     found = []
-    with _links(broker) as (publisher, subscriber):
+    with contextlib.closing(_BareLink(broker)) as link:
         for repetition in range(repetitions):
             progress(f"{name}: repetition {repetition + 1} of {repetitions}")
             found.append(
@@ -127,7 +129,7 @@ def _measure_path(name: str, repetitions: int, broker: Address, progress: Progre
                     check=_per_update(count, check),
                     merge=_per_update(count, lambda: _merge(updates, shapes)),
                     add=_add(tensors, count),
-                    transport=_transport(publisher, subscriber, payloads),
+                    transport=link.seconds_for(payloads),
                 )
             )
     return found
@@ -179,36 +181,41 @@ def _random(shapes: dict[str, tuple[int, ...]], *, seed: int) -> Tensors:
     return {n: rng.standard_normal(shape, dtype=np.float32) for n, shape in shapes.items()}
 
 
-@contextlib.contextmanager
-def _links(broker: Address) -> Iterator[tuple[MqttTransport, MqttTransport]]:
-    """Two bare links; ours is a thin layer over paho, which does all the work here."""
-    publisher = MqttTransport(broker, client_id="bench-publisher", limits=_LIMITS)
-    subscriber = MqttTransport(
-        broker, client_id="bench-subscriber", subscriptions=("bench",), limits=_LIMITS
-    )
-    with contextlib.closing(publisher), contextlib.closing(subscriber):
-        for link in (publisher, subscriber):
-            while not isinstance(link.receive(_WAIT_SECONDS), Connected):
-                pass
-        yield publisher, subscriber
+class _BareLink:
+    """paho and nothing else: what publishes comes back from the broker."""
 
+    def __init__(self, broker: Address) -> None:
+        self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+        subscribed = threading.Event()
+        self._subscriber, self._publisher = (
+            mqtt.Client(CallbackAPIVersion.VERSION2, f"bench-{role}", protocol=mqtt.MQTTv5)
+            for role in ("subscriber", "publisher")
+        )
+        self._subscriber.on_message = lambda _c, _u, message: self._arrived.put(
+            len(message.payload)
+        )
+        self._subscriber.on_subscribe = lambda *_: subscribed.set()
+        for client in (self._subscriber, self._publisher):
+            client.connect(broker.host, broker.port)
+            client.loop_start()
+        self._subscriber.subscribe("bench", qos=1)
+        if not subscribed.wait(_WAIT_SECONDS):
+            raise TimeoutError("the broker does not answer")
 
-def _transport(publisher: MqttTransport, subscriber: MqttTransport, payloads: list[bytes]) -> float:
-    """From the first publication to the last arrival."""
-
-    def publish() -> None:
+    def seconds_for(self, payloads: list[bytes]) -> float:
+        """For each payload, from the first publication to the last arrival."""
+        begin = time.perf_counter()
         for payload in payloads:
-            publisher.publish("bench", payload)
+            self._publisher.publish("bench", payload, qos=1)
+        for payload in payloads:
+            if self._arrived.get(timeout=_WAIT_SECONDS) != len(payload):
+                raise ToolkitError("the bare transport mixed up its payloads")
+        return (time.perf_counter() - begin) / len(payloads)
 
-    begin = time.perf_counter()
-    threading.Thread(target=publish).start()
-    arrived = 0
-    while arrived < len(payloads):
-        event = subscriber.receive(_WAIT_SECONDS)
-        if event is None:
-            raise TimeoutError("the bare transport lost a payload")
-        arrived += isinstance(event, Packet)
-    return (time.perf_counter() - begin) / len(payloads)
+    def close(self) -> None:
+        for client in (self._publisher, self._subscriber):
+            client.disconnect()
+            client.loop_stop()
 
 
 def tables(report: dict[str, Any]) -> list[Table | str]:
