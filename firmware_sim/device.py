@@ -47,7 +47,7 @@ from firmware_sim.limits import (
     limit_data,
     limits_of,
 )
-from firmware_sim.measure import peak_memory_bytes
+from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.rounds import CapReached, Diverged, Plan, Rounds, Stopped
 from firmware_sim.runtime import RUNTIMES, Model, RuntimeUnavailable, WrongInput, installed_runtimes
 from firmware_sim.tasks import TASKS, TaskError, TaskOptions, make_task

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from firmware_sim.bundle import Bundle, BundleError
-from firmware_sim.measure import memory_bytes, peak_memory_bytes
+from firmware_sim.probe import memory_bytes, peak_memory_bytes
 from profiles import load_profile
 
 MIB = 2**20

@@ -19,31 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from firmware_sim.checkpoint import Checkpoint, Checkpoints
-from firmware_sim.runtime import Array, Model, TensorSpec, runtime_version
+from firmware_sim.probe import peak_memory_bytes, random_input
+from firmware_sim.runtime import Model, TensorSpec, runtime_version
 from firmware_sim.steps import take_batch
-
-
-def peak_memory_bytes() -> int:
-    """The high-water mark of this process (VmHWM); unlike ru_maxrss it starts anew with exec."""
-    return memory_bytes("VmHWM")
-
-
-def memory_bytes(what: str) -> int:
-    """A line of /proc/self/status, as VmHWM or VmRSS."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{what}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"the kernel does not tell {what}")
-
-
-def random_input(rng: np.random.Generator, spec: TensorSpec) -> Array:
-    """Something of the right type: labels and actions are 0 or 1, which any model has."""
-    if spec.dtype == np.uint8:
-        return rng.integers(0, 256, spec.shape, dtype=np.uint8)
-    if spec.dtype == np.int32:
-        return rng.integers(0, 2, spec.shape, dtype=np.int32)
-    return rng.random(spec.shape, dtype=np.float32)
 
 
 def measure(
@@ -98,6 +76,8 @@ def measure(
 
 def _checkpoint(model: Model, *, restore: bool = False) -> None:
     """Writes a checkpoint with an update in it, and goes on from it."""
+    from firmware_sim.checkpoint import Checkpoint, Checkpoints
+
     shared = model.call("get_shared")
     update = b"".join(value.tobytes() for value in shared.values())
     with tempfile.TemporaryDirectory() as folder:

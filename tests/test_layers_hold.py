@@ -79,6 +79,12 @@ def test_a_device_needs_little():
     assert loaded & {"onnx", "amqtt", "cryptography", "matplotlib", "rich", "typer"} == set()
 
 
+def test_contestants_of_the_step_benchmark_load_nothing_of_a_fleet():
+    """They run in environments that have TensorFlow or a runtime, and no MQTT or safetensors."""
+    names = ("toolkit.bench.flex", "toolkit.bench.tensorflow_step", "firmware_sim.measure")
+    assert loaded_by(*names) & {"safetensors", "paho", "onnx"} == set()
+
+
 def test_the_command_line_starts_without_tensorflow():
     assert loaded_by("toolkit.cli") & (HEAVY | {"onnx", "sklearn", "ai_edge_litert"}) == set()
 

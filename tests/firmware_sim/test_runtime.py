@@ -12,7 +12,8 @@ import pytest
 
 from firmware_sim import runtime
 from firmware_sim.bundle import Bundle
-from firmware_sim.measure import measure, peak_memory_bytes
+from firmware_sim.measure import measure
+from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.runtime import (
     Model,
     RuntimeUnavailable,

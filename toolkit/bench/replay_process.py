@@ -18,7 +18,7 @@ import numpy as np
 
 from firmware_sim.bundle import open_bundle
 from firmware_sim.device import runtime_for  # with all that a device imports
-from firmware_sim.measure import peak_memory_bytes
+from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.runtime import Model
 from firmware_sim.tasks import TaskOptions
 from firmware_sim.tasks.atari import AtariTask

@@ -16,7 +16,7 @@ from broker.slice import SliceError
 from broker.slice_file import read_slice
 from firmware_sim.bundle import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
 from firmware_sim.limits import MIB, stored_bytes
-from firmware_sim.measure import random_input
+from firmware_sim.probe import random_input
 from firmware_sim.runtime import TensorSpec, choose_runtime, installed_runtimes
 from profiles import Profile
 from toolkit.branch import Branch
