@@ -1,21 +1,69 @@
-"""Chooses, for each node that has several formulations, the one to use in a runtime."""
+"""Chooses, for each layer that has several formulations, the one to use in a runtime.
+
+Which one is fastest depends on the runtime and on the layer's shape, so it is a matter of
+measurement: a tuning holds what was measured, and where nothing was, a rule made from such
+measurements decides.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from toolkit.autodiff.program import Node, Program
 
-# Measured per layer shape, see docs/performance.md.
-CONVOLUTIONS = {"ai-edge-litert": "products", "tflite-runtime": "convolution"}
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution with step one and without padding, as all of them end up; see rules."""
+
+    image: tuple[int, int, int]  # height, width, channels
+    kernel: tuple[int, int, int]  # height, width, filters
+    dilation: tuple[int, int] = (1, 1)
+    first: bool = False  # nothing before it learns, so its input needs no gradient
+
+    @property
+    def name(self) -> str:
+        """How tuning files call it, such as `30x30x32 3x3x32`."""
+        words = ["x".join(map(str, self.image)), "x".join(map(str, self.kernel))]
+        if self.dilation != (1, 1):
+            words.append(f"dilated {self.dilation[0]}x{self.dilation[1]}")
+        return " ".join([*words, "first"] if self.first else words)
 
 
-def lower(program: Program, runtime: str) -> Program:
-    """The program with every convolution's formulation written into its node."""
-    return replace(program, nodes=tuple(_lower(node, runtime) for node in program.nodes))
+@dataclass(frozen=True)
+class Choice:
+    """A formulation, and how many bytes of intermediate results it makes at once: a batch that
+    would need more is divided."""
+
+    formulation: str
+    part_bytes: int = 4 * 2**20
 
 
-def _lower(node: Node, runtime: str) -> Node:
-    if node.op != "Conv2D":
-        return node
-    return replace(node, attrs={**node.attrs, "formulation": CONVOLUTIONS[runtime]})
+@dataclass(frozen=True)
+class Tuning:
+    """The fastest formulation of every layer that was measured in a runtime."""
+
+    runtime: str
+    choices: Mapping[str, Choice] = field(default_factory=dict)  # by the layer's name
+
+    def choose(self, layer: Layer) -> Choice:
+        return self.choices.get(layer.name) or by_rule(self.runtime, layer)
+
+
+def by_rule(runtime: str, layer: Layer) -> Choice:
+    """What was nearly always best, see docs/performance.md."""
+    return Choice("columns", (2 if runtime == "tflite-runtime" else 4) * 2**20)
+
+
+def lower(program: Program, tuning: Tuning) -> Program:
+    """The program with the tuning, and what it has to know, written into its convolutions."""
+    active = program.active(frozenset(program.parameters))
+
+    def lowered(node: Node) -> Node:
+        if node.op != "Conv2D":
+            return node
+        first = node.inputs[0] not in active
+        return replace(node, attrs={**node.attrs, "tuning": tuning, "first": first})
+
+    return replace(program, nodes=tuple(map(lowered, program.nodes)))

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from keras import layers
 
 from toolkit.autodiff import Tape, run, trace
-from toolkit.autodiff.lower import CONVOLUTIONS, lower
+from toolkit.autodiff.lower import Choice, Layer, Tuning, lower
 from toolkit.autodiff.naming import named_variables
+from toolkit.autodiff.rules.formulations import FORMULATIONS
 
 Array = npt.NDArray[np.float32]
 Build = Callable[[keras.KerasTensor], keras.KerasTensor]
@@ -71,8 +72,15 @@ def randomise(model: keras.Model, seed: int) -> None:
             variable.assign(rng.normal(scale=0.5, size=variable.shape))
 
 
+class Always(Tuning):
+    """The same formulation for every layer, in parts of one example."""
+
+    def choose(self, layer: Layer) -> Choice:
+        return Choice(self.runtime, part_bytes=1)
+
+
 def check(model: keras.Model, x: Array | None = None, seed: int = 0) -> Tape:
-    """Output, gradients and moved statistics, for both formulations; answers the last tape."""
+    """Output, gradients and moved statistics, by every formulation; answers the last tape."""
     x = normal(model.input_shape, seed) if x is None else x
     randomise(model, seed + 1)
     names = {v.path: name for name, v in named_variables(model).items()}
@@ -84,14 +92,14 @@ def check(model: keras.Model, x: Array | None = None, seed: int = 0) -> Tape:
     expected = keras_tape.gradient(y, model.trainable_variables, tf.constant(dy))
     program = trace(model, batch=BATCH, training=True)
     kinds = {node.op for node in program.nodes}
-    for runtime in CONVOLUTIONS if "Conv2D" in kinds else ["ai-edge-litert"]:
-        tape = run(lower(program, runtime), before, tf.constant(x))
+    for formulation in FORMULATIONS if "Conv2D" in kinds else ["columns"]:
+        tape = run(lower(program, Always(formulation)), before, tf.constant(x))
         found = tape.gradients(program.y, tf.constant(dy), trainable)
-        assert_close(tape[program.y], y, f"output for {runtime}")
+        assert_close(tape[program.y], y, f"output by {formulation}")
         for name, gradient in zip(trainable, expected, strict=True):
-            assert_close(found[name], gradient, f"{name} for {runtime}")
+            assert_close(found[name], gradient, f"{name} by {formulation}")
         for name, value in tape.updates().items():
-            assert_close(value, named_variables(model)[name], f"{name} for {runtime}")
+            assert_close(value, named_variables(model)[name], f"{name} by {formulation}")
     return tape
 
 

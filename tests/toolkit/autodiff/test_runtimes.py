@@ -1,4 +1,4 @@
-"""Converted branches train in both runtimes as Keras trains them, whichever they were made for."""
+"""Converted branches train in both runtimes as Keras trains them, by every formulation."""
 
 import subprocess
 import sys
@@ -13,7 +13,9 @@ import tensorflow as tf
 from keras import layers
 from tensorflow.lite.python import schema_py_generated as schema
 
-from toolkit.autodiff.lower import CONVOLUTIONS
+from firmware_sim.runtime import RUNTIMES
+from toolkit.autodiff.lower import Choice, Layer, Tuning
+from toolkit.autodiff.rules.formulations import FORMULATIONS
 from toolkit.branch import Branch
 from toolkit.export.convert import convert_module
 from toolkit.layers import BranchDropout
@@ -22,7 +24,6 @@ from toolkit.training.learning import Supervised
 from toolkit.training.module import Signature, TrainingModule
 from toolkit.training.optimizers import SGD, Adam
 
-RUNTIMES = tuple(CONVOLUTIONS)
 BATCH, CLASSES, STEPS = 4, 5, 3
 LOSSES, WEIGHTS = 1e-4, 1e-3  # relative
 
@@ -39,6 +40,17 @@ class OnlyTraining(TrainingModule):
     def signatures(self) -> dict[str, Signature]:
         every = super().signatures()
         return {name: every[name] for name in ("train", "get_state", "set_state")}
+
+
+class Always(Tuning):
+    """The same formulation for every layer, in parts of a few examples."""
+
+    def choose(self, layer: Layer) -> Choice:
+        return Choice(self.runtime, part_bytes=1024)
+
+
+def module_by(formulation: str, branch: Branch, batch: int) -> TrainingModule:
+    return OnlyTraining(branch, batch=batch, runtime="any", tuning=Always(formulation))
 
 
 def take_steps(runtime: str, folder: Path, steps: int) -> Answer:
@@ -126,15 +138,20 @@ def elementwise(x: keras.KerasTensor) -> keras.KerasTensor:
     return layers.Flatten()(layers.Concatenate()(parts))
 
 
-@pytest.mark.parametrize("target", RUNTIMES)
-@pytest.mark.parametrize("net", [convolutions, pooling, sequence, elementwise])
-def test_training_equals_that_of_keras(net: Build, target: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("net", "formulation"),
+    [
+        *((convolutions, formulation) for formulation in FORMULATIONS),
+        *((net, "columns") for net in (pooling, sequence, elementwise)),
+    ],
+)
+def test_training_equals_that_of_keras(net: Build, formulation: str, tmp_path: Path):
     keras.utils.set_random_seed(1)
     x = keras.Input((8, 8, 2))
     model = keras.Model(x, layers.Dense(CLASSES, name="logits")(net(x)))
     branch = Branch("test", model, ("first",), Supervised(optimizer=SGD(0.1, momentum=0.9)))
     before = branch.weights()
-    data = convert_module(OnlyTraining(branch, batch=BATCH, runtime=target))
+    data = convert_module(module_by(formulation, branch, BATCH))
     assert_builtin_only(data)
     frames = np.random.default_rng(0).normal(size=(BATCH, 8, 8, 2)).astype(np.float32)
     batch = write(tmp_path, data, frames)
@@ -161,7 +178,7 @@ def test_every_step_drops_anew(layer: Callable[[float], keras.Layer], tmp_path: 
     ones = layers.Dense(1, kernel_initializer="ones", use_bias=False, name="sum")
     model = keras.Model(x, ones(layer(0.5)(x)))
     branch = Branch("test", model, ("sum",), Supervised("mse", SGD(0.0)))
-    data = convert_module(OnlyTraining(branch, batch=BATCH, runtime="ai-edge-litert"))
+    data = convert_module(module_by("columns", branch, BATCH))
     assert_builtin_only(data)
     (tmp_path / "model.tflite").write_bytes(data)
     # A row sums up to 2 if its number is kept and else to 0, so its squared error is 4 or 0.
@@ -174,14 +191,13 @@ def test_every_step_drops_anew(layer: Callable[[float], keras.Layer], tmp_path: 
         assert {0, 1, 2, 3, 4} == set(np.round(kept))
 
 
-@pytest.mark.parametrize("target", RUNTIMES)
-def test_mobilenet_learns_a_batch(target: str, tmp_path: Path):
+def test_mobilenet_learns_a_batch(tmp_path: Path):
     keras.utils.set_random_seed(1)
     model = keras.applications.MobileNetV2(
         alpha=0.35, input_shape=(32, 32, 3), weights=None, classes=10
     )
     branch = Branch("mobilenet", model, ("Conv1",), Supervised(optimizer=Adam(0.001)))
-    data = convert_module(OnlyTraining(branch, batch=8, runtime=target))
+    data = convert_module(module_by("columns", branch, 8))
     assert_builtin_only(data)
     write(tmp_path, data, np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype(np.float32))
     for runtime in RUNTIMES:

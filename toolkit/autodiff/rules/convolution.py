@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from toolkit.autodiff.lower import Layer
 from toolkit.autodiff.program import Node
 from toolkit.autodiff.rules.formulations import FORMULATIONS
 from toolkit.autodiff.rules.rule import Pullback, Pullbacks, Rule, shape_of
@@ -44,9 +45,13 @@ def conv2d(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> Result:
         def undo_input(dy: tf.Tensor) -> tf.Tensor:
             return unpad(unblock(dy))
 
-    formulation = FORMULATIONS[node.attrs.get("formulation", "convolution")]
-    y, (input_gradient, kernel_gradient) = formulation(
-        dense, dense_kernel, (rows.dilation, columns.dilation)
+    dilation = (rows.dilation, columns.dilation)
+    _, height, width, _ = shape_of(dense)
+    tall, broad, depth, filters = shape_of(dense_kernel)
+    layer = Layer((height, width, depth), (tall, broad, filters), dilation, node.attrs["first"])
+    choice = node.attrs["tuning"].choose(layer)
+    y, (input_gradient, kernel_gradient) = FORMULATIONS[choice.formulation](
+        dense, dense_kernel, dilation, choice.part_bytes
     )
     return y, (
         lambda dy: undo_input(input_gradient(dy)),

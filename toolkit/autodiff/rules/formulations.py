@@ -1,14 +1,26 @@
 """Formulations of one dense convolution (step one, no padding) and its two gradients.
 
 All compute y = Σ_ij x[i:, j:]·kernel[i, j]; they differ in which builtin operations do the work,
-and so in speed: the fastest one depends on the runtime and on the shape. CONV_2D with variable
-weights is never handed to XNNPACK, BATCH_MATMUL is (in ai-edge-litert).
+and so in speed: the fastest one depends on the runtime and on the shape.
+
+As products: some axes of the kernel are gathered, which means that the pixels under them are laid
+side by side before the product; over the others the product's results are summed afterwards.
+
+    gathered   [rows, K]·[K, N] with K =     N =           what is moved besides
+    both       high·wide·c                   o             whole patches
+    columns    wide·c                        high·o
+    rows       high·c                        wide·o
+    none       c                             high·wide·o   whole patches of the result
+
+The gradients are the same three steps transposed, so every product has the same size.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -16,67 +28,143 @@ from toolkit.autodiff.rules.rule import Pullback, product, shape_of, sum_of
 
 Dilation = tuple[int, int]
 Gradients = tuple[Pullback, Pullback]
-Formulation = Callable[[tf.Tensor, tf.Tensor, Dilation], tuple[tf.Tensor, Gradients]]
+# (x, kernel, dilation, bytes of a part) → (y, gradients of x and of the kernel)
+Formulation = Callable[[tf.Tensor, tf.Tensor, Dilation, int], tuple[tf.Tensor, Gradients]]
+Tap = tuple[int, int]
 
 
-def convolution(x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tuple[tf.Tensor, Gradients]:
-    """CONV_2D forward, TRANSPOSE_CONV for the input; the better one in tflite-runtime."""
+@dataclass(frozen=True)
+class Taps:
+    """The pixels under one kernel that a step of the computation takes care of.
 
-    def forward(some_x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.conv2d(some_x, kernel, 1, "VALID", dilations=dilation)
+    A tap's place is (row, column) within the kernel; an axis that is not taken has one tap at 0.
+    """
 
-    def input_gradient(some_x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        if dilation != (1, 1):
-            return _input_gradient(dy, kernel, dilation)
-        return tf.nn.conv2d_transpose(dy, kernel, shape_of(some_x), 1, "VALID")
+    places: tuple[Tap, ...]
+    large: tuple[int, int]  # pixels before the step
+    small: tuple[int, int]  # pixels that a window at each place sees
 
-    return _in_parts(x, kernel, dilation, forward, input_gradient, cut_anew=False)
+    def collect(self, x: tf.Tensor) -> tf.Tensor:
+        """[n, *large, c] → [n, *small, taps·c]: every pixel beside its neighbours."""
+        n, _, _, c = shape_of(x)
+        if len(self.places) == 1:
+            return x
+        return tf.concat([tf.slice(x, [0, *at, 0], [n, *self.small, c]) for at in self.places], -1)
+
+    def uncollect(self, dy: tf.Tensor) -> tf.Tensor:
+        """The transpose of `collect`: every part goes back to where it was, and is added up."""
+        return sum_of(self._unslice(part, at) for part, at in self._parts(dy, self.small))
+
+    def reduce(self, y: tf.Tensor) -> tf.Tensor:
+        """[n, *large, taps·o] → [n, *small, o]: the sum of what belongs together."""
+        n, _, _, many = shape_of(y)
+        o = many // len(self.places)
+        if len(self.places) == 1:
+            return y
+        return sum_of(
+            tf.slice(y, [0, *at, k * o], [n, *self.small, o]) for k, at in enumerate(self.places)
+        )
+
+    def unreduce(self, dy: tf.Tensor) -> tf.Tensor:
+        """The transpose of `reduce`."""
+        parts = [self._unslice(dy, at) for at in self.places]
+        return tf.concat(parts, -1) if len(parts) > 1 else parts[0]
+
+    def _parts(self, dy: tf.Tensor, size: tuple[int, int]) -> list[tuple[tf.Tensor, Tap]]:
+        n, _, _, many = shape_of(dy)
+        c = many // len(self.places)
+        if len(self.places) == 1:
+            return [(dy, self.places[0])]
+        return [
+            (tf.slice(dy, [0, 0, 0, k * c], [n, *size, c]), at) for k, at in enumerate(self.places)
+        ]
+
+    def _unslice(self, part: tf.Tensor, at: Tap) -> tf.Tensor:
+        (top, left), (height, width), (h, w) = at, self.large, self.small
+        if self.large == self.small:
+            return part
+        return tf.pad(part, [[0, 0], [top, height - h - top], [left, width - w - left], [0, 0]])
 
 
-def products(x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tuple[tf.Tensor, Gradients]:
-    """BATCH_MATMUL on gathered columns; the better one in ai-edge-litert."""
+def products(
+    gathered: str, x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation, part_bytes: int
+) -> tuple[tf.Tensor, Gradients]:
+    """Gather, BATCH_MATMUL, sum."""
     high, wide, c, o = shape_of(kernel)
-    weights = tf.reshape(tf.transpose(kernel, [1, 2, 0, 3]), [wide * c, high * o])
+    _, height, width, _ = shape_of(x)
+    rows, columns = gathered in ("both", "rows"), gathered in ("both", "columns")
+    out = height - (high - 1) * dilation[0], width - (wide - 1) * dilation[1]
+    between = out[0] if rows else height, out[1] if columns else width
+    collected = Taps(
+        _places(high if rows else 1, wide if columns else 1, dilation), (height, width), between
+    )
+    reduced = Taps(_places(1 if rows else high, 1 if columns else wide, dilation), between, out)
+    order = [axis for axis, taken in ((0, rows), (1, columns)) if taken]
+    order = [*order, 2, *(axis for axis in (0, 1) if axis not in order), 3]
+    k, many = len(collected.places) * c, len(reduced.places) * o
+    weights = tf.reshape(_transpose(kernel, order), [k, many])
+    # A product with a transposed operand is slow in tflite-runtime, so the kernel is turned first.
+    cut = order.index(2) + 1
+    turned = tf.reshape(tf.transpose(kernel, [*order[cut:], *order[:cut]]), [many, k])
 
     def forward(some_x: tf.Tensor) -> tf.Tensor:
-        return _slide(some_x, weights, (high, wide), o, dilation)
+        y = product(_flat(collected.collect(some_x)), weights)
+        return reduced.reduce(tf.reshape(y, [-1, *between, many]))
 
     def input_gradient(_: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        return _input_gradient(dy, kernel, dilation)
+        dx = product(_flat(reduced.unreduce(dy)), turned)
+        return collected.uncollect(tf.reshape(dx, [-1, *between, k]))
 
-    return _in_parts(x, kernel, dilation, forward, input_gradient, cut_anew=True)
+    def kernel_gradient(some_x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
+        left, right = collected.collect(some_x), reduced.unreduce(dy)
+        taps = product(_flat(left), _flat(right), transpose_a=True)
+        taps = tf.reshape(taps, [(high, wide, c, o)[axis] for axis in order])
+        return _transpose(taps, [order.index(axis) for axis in range(4)])
+
+    count = _count_parts(shape_of(x)[0], 4 * math.prod(between) * max(k, many), part_bytes)
+    return _in_parts(x, count, forward, input_gradient, kernel_gradient)
 
 
-FORMULATIONS: dict[str, Formulation] = {"convolution": convolution, "products": products}
-# Bytes of columns gathered from a batch: above the first the batch is divided until each part is
-# below the second, which the processor's cache holds. It saves memory and time, not operations.
-_DIVIDE_ABOVE = 8 * 2**20
-_PART = 4 * 2**20
+def convolution(
+    x: tf.Tensor, kernel: tf.Tensor, dilation: Dilation, part_bytes: int
+) -> tuple[tf.Tensor, Gradients]:
+    """CONV_2D forward, TRANSPOSE_CONV for the input, products for the weights."""
+    plain = dilation == (1, 1)
+    _, (by_products, kernel_gradient) = products("columns", x, kernel, dilation, part_bytes)
+
+    def input_gradient(dy: tf.Tensor) -> tf.Tensor:
+        if not plain:
+            return by_products(dy)
+        return tf.nn.conv2d_transpose(dy, kernel, shape_of(x), 1, "VALID")
+
+    y = tf.nn.conv2d(x, kernel, 1, "VALID", dilations=dilation)
+    return y, (input_gradient, kernel_gradient)
+
+
+GATHERED = ("both", "columns", "rows", "none")
+FORMULATIONS: dict[str, Formulation] = {
+    "convolution": convolution,
+    **{gathered: functools.partial(products, gathered) for gathered in GATHERED},
+}
 
 
 def _in_parts(
     x: tf.Tensor,
-    kernel: tf.Tensor,
-    dilation: Dilation,
+    count: int,
     forward: Callable[[tf.Tensor], tf.Tensor],
     input_gradient: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    *,
-    cut_anew: bool,
+    kernel_gradient: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
 ) -> tuple[tf.Tensor, Gradients]:
     """Divides the batch, does everything part by part, and puts the results together."""
-    count = _count_parts(x, kernel)
     some_x = _divided(x, count)
 
     def whole_input_gradient(dy: tf.Tensor) -> tf.Tensor:
-        return _joined(
-            [input_gradient(*pair) for pair in zip(some_x, _divided(dy, count), strict=True)]
-        )
+        pairs = zip(some_x, _divided(dy, count), strict=True)
+        return _joined([input_gradient(*pair) for pair in pairs])
 
     def whole_kernel_gradient(dy: tf.Tensor) -> tf.Tensor:
-        # tflite-runtime lays its memory out better if the parts live on, ai-edge-litert if not.
-        own_x = _divided_anew(x, count) if cut_anew else some_x
-        pairs = zip(own_x, _divided(dy, count), strict=True)
-        return sum_of(_kernel_gradient(*pair, kernel, dilation) for pair in pairs)
+        pairs = zip(_divided_anew(x, count), _divided(dy, count), strict=True)
+        return sum_of(kernel_gradient(*pair) for pair in pairs)
 
     return _joined([forward(part) for part in some_x]), (
         whole_input_gradient,
@@ -84,13 +172,17 @@ def _in_parts(
     )
 
 
-def _count_parts(x: tf.Tensor, kernel: tf.Tensor) -> int:
-    _, wide, c, o = shape_of(kernel)
-    n, height, width, _ = shape_of(x)
-    gathered = 4 * n * height * width * wide * max(c, o)
-    if gathered <= _DIVIDE_ABOVE:
+def _count_parts(batch: int, example_bytes: int, part_bytes: int) -> int:
+    """Into how many equal parts the batch is divided: as few as possible, the cache holds each.
+
+    A batch that is not twice as large stays whole.
+    """
+    if batch * example_bytes <= 2 * part_bytes:
         return 1
-    return next(k for k in range(1, n + 1) if n % k == 0 and (gathered <= k * _PART or k == n))
+    fits = (
+        k for k in range(1, batch) if batch % k == 0 and batch // k * example_bytes <= part_bytes
+    )
+    return next(fits, batch)
 
 
 def _divided(x: tf.Tensor, count: int) -> list[tf.Tensor]:
@@ -115,93 +207,13 @@ def _joined(parts: list[tf.Tensor]) -> tf.Tensor:
     return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
 
 
-def _slide(
-    x: tf.Tensor,
-    weights: tf.Tensor,
-    kernel: tuple[int, int],
-    o: int,
-    dilation: Dilation,
-    *,
-    backwards: bool = False,
-) -> tf.Tensor:
-    """Slides a kernel over x with one product: the columns under a kernel row are gathered into
-    channels, all kernel rows are applied to all of them, and what belongs together is added up.
-
-    [n·height·w, wide·c] · [wide·c, high·o] takes a third of the memory of whole patches.
-    `backwards` turns the kernel by 180°.
-    """
-    high, wide = kernel
-    n, height, width, c = shape_of(x)
-    h, w = height - (high - 1) * dilation[0], width - (wide - 1) * dilation[1]
-    gathered = tf.reshape(_columns(x, wide, w, dilation[1], backwards), [n * height * w, wide * c])
-    y = tf.reshape(product(gathered, weights), [n, height, w, high * o])
-    if high == 1:
-        return y
-    tops = [(high - 1 - i if backwards else i) * dilation[0] for i in range(high)]
-    return sum_of(tf.slice(y, [0, top, 0, i * o], [n, h, w, o]) for i, top in enumerate(tops))
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(x, [-1, shape_of(x)[-1]])
 
 
-def _input_gradient(dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tf.Tensor:
-    """The kernel, turned by 180° and with its channels exchanged, slides over dy."""
-    high, wide, c, o = shape_of(kernel)
-    weights = tf.reshape(tf.transpose(kernel, [1, 3, 0, 2]), [wide * o, high * c])
-    return _slide(
-        _bordered(dy, kernel, dilation), weights, (high, wide), c, dilation, backwards=True
-    )
+def _places(high: int, wide: int, dilation: Dilation) -> tuple[Tap, ...]:
+    return tuple((i * dilation[0], j * dilation[1]) for i in range(high) for j in range(wide))
 
 
-def _kernel_gradient(
-    x: tf.Tensor, dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation
-) -> tf.Tensor:
-    """dkernel[i, j] = Σ x[i:, j:]ᵀ·dy, one product per kernel row; the thinner side is gathered."""
-    _, _, c, o = shape_of(kernel)
-    gather = _kernel_gradient_from_x if c < o else _kernel_gradient_from_dy
-    return gather(x, dy, kernel, dilation)
-
-
-def _kernel_gradient_from_x(
-    x: tf.Tensor, dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation
-) -> tf.Tensor:
-    high, wide, c, o = shape_of(kernel)
-    n, h, w, _ = shape_of(dy)
-    gathered = _columns(x, wide, w, dilation[1])
-    gradient = tf.reshape(dy, [n * h * w, o])
-    taps = []
-    for i in range(high):
-        rows = tf.slice(gathered, [0, i * dilation[0], 0, 0], [n, h, w, wide * c])
-        taps.append(product(tf.reshape(rows, [n * h * w, wide * c]), gradient, transpose_a=True))
-    return tf.reshape(tf.concat(taps, 0) if high > 1 else taps[0], shape_of(kernel))
-
-
-def _kernel_gradient_from_dy(
-    x: tf.Tensor, dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation
-) -> tf.Tensor:
-    """The gathered dy is the one of the input gradient, and is computed once for both."""
-    high, wide, c, o = shape_of(kernel)
-    n, height, width, _ = shape_of(x)
-    gathered = _columns(_bordered(dy, kernel, dilation), wide, width, dilation[1], backwards=True)
-    pixels = tf.reshape(x, [n * height * width, c])
-    taps = []
-    for i in range(high):
-        top = (high - 1 - i) * dilation[0]
-        rows = tf.slice(gathered, [0, top, 0, 0], [n, height, width, wide * o])
-        rows = tf.reshape(rows, [n * height * width, wide * o])
-        taps.append(product(pixels, rows, transpose_a=True))
-    stacked = tf.reshape(tf.concat(taps, 0) if high > 1 else taps[0], [high, c, wide, o])
-    return tf.transpose(stacked, [0, 2, 1, 3])
-
-
-def _bordered(dy: tf.Tensor, kernel: tf.Tensor, dilation: Dilation) -> tf.Tensor:
-    """dy with room around it, so that every window that saw a pixel is there."""
-    high, wide, _, _ = shape_of(kernel)
-    top, left = (high - 1) * dilation[0], (wide - 1) * dilation[1]
-    return tf.pad(dy, [[0, 0], [top, top], [left, left], [0, 0]]) if top or left else dy
-
-
-def _columns(x: tf.Tensor, wide: int, w: int, dilation: int, backwards: bool = False) -> tf.Tensor:
-    """[n, height, w, wide·c]: every pixel together with its right-hand neighbours."""
-    n, height, _, c = shape_of(x)
-    if wide == 1:
-        return x
-    shifts = [tf.slice(x, [0, 0, j * dilation, 0], [n, height, w, c]) for j in range(wide)]
-    return tf.concat(shifts[::-1] if backwards else shifts, -1)
+def _transpose(x: tf.Tensor, order: list[int]) -> tf.Tensor:
+    return x if order == sorted(order) else tf.transpose(x, order)

@@ -47,16 +47,15 @@ def nonzero(x: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(x * _HUGE, -1.0, 1.0)
 
 
-def product(
-    a: tf.Tensor, b: tf.Tensor, *, transpose_a: bool = False, transpose_b: bool = False
-) -> tf.Tensor:
-    """A matrix product that stays a BATCH_MATMUL, the fast one with variable weights.
+def product(a: tf.Tensor, b: tf.Tensor, *, transpose_a: bool = False) -> tf.Tensor:
+    """A matrix product that stays one BATCH_MATMUL, the fast one with variable weights.
 
-    The converter turns a·bᵀ of two matrices into FULLY_CONNECTED, which XNNPACK only takes with
-    constant weights; a batch of one keeps it from that.
+    The converter would put what surrounds a product of two matrices into it: rows become batches,
+    each multiplied alone, or it becomes FULLY_CONNECTED. A batch of one keeps it from that. There
+    is no transposed b, which tflite-runtime multiplies three times slower.
     """
-    alone = transpose_b and len(a.shape) == 2
+    alone = len(a.shape) == 2
     if alone:
         a, b = tf.reshape(a, [1, *a.shape]), tf.reshape(b, [1, *b.shape])
-    y = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_a, adj_y=transpose_b)
+    y = tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_a)
     return tf.reshape(y, y.shape[1:]) if alone else y
