@@ -60,8 +60,17 @@ def bench_step(
     make_flex: Annotated[
         bool, typer.Option(help="Make such an environment in .venv-flex if there is none.")
     ] = False,
+    torch_python: Annotated[
+        Path | None, typer.Option(help="Python of an environment with torch and numpy.")
+    ] = None,
+    breakdown: Annotated[
+        bool, typer.Option(help="Time every operation of the step alone as well.")
+    ] = False,
 ) -> None:
-    """Time a training step: TensorFlow, Flex, and builtin-only in each installed runtime."""
+    """Time a training step: TensorFlow, PyTorch, Flex, and builtin-only in each installed runtime.
+
+    Ratios are within a round, in which every contestant runs in a fresh process of its own.
+    """
     with _at_work(out) as progress:
         from toolkit.bench.step import run_bench, tables
 
@@ -72,6 +81,8 @@ def bench_step(
             threads=threads,
             flex_python=flex_python,
             make_flex=make_flex,
+            torch_python=torch_python,
+            breakdown=breakdown,
             progress=progress,
         )
     _show(report, tables, out)

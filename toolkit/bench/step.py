@@ -6,6 +6,7 @@ ratios are taken within a round, and medians over rounds.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import statistics
@@ -20,6 +21,8 @@ from rich.table import Table
 
 from firmware_sim.runtime import installed_runtimes, runtime_version
 from toolkit import zoo
+from toolkit.bench import operations
+from toolkit.bench.torch_step import described
 from toolkit.counting import training_operations
 from toolkit.errors import ToolkitError
 from toolkit.export.convert import convert_module
@@ -41,9 +44,12 @@ def run_bench(
     threads: int,
     flex_python: Path | None,
     make_flex: bool,
+    torch_python: Path | None,
+    breakdown: bool,
     progress: Progress,
 ) -> dict[str, Any]:
     """All contestants on all chosen branches of the zoo."""
+    _check_python(torch_python)
     flex = _flex_environment(flex_python, make_flex, progress)
     chosen = [entry for entry in zoo.names() if _wanted("-".join(entry), names)]
     if not chosen:
@@ -52,13 +58,21 @@ def run_bench(
     with tempfile.TemporaryDirectory() as folder:
         for entry in chosen:
             progress(f"{'-'.join(entry)}: converting")
-            commands = _commands(entry, steps, threads, flex, Path(folder))
+            models = _models(entry, Path(folder))
+            commands = _commands(entry, steps, threads, flex, torch_python, models)
             runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
             for turn in range(rounds):
                 for name, command in commands.items():
                     progress(f"{'-'.join(entry)}: {name}, round {turn + 1} of {rounds}")
                     runs[name].append(_run(command, threads))
-            results.append(_summary(entry, runs))
+            summary = _summary(entry, runs)
+            if breakdown:
+                progress(f"{'-'.join(entry)}: every operation alone")
+                summary["operations"] = {
+                    runtime: _operations(model, runtime, threads)
+                    for runtime, model in models.items()
+                }
+            results.append(summary)
     return {
         "batch_size": BATCH,
         "threads": threads,
@@ -79,7 +93,7 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
         f"matrix products reach {report['matmul_gflops']:.0f} GFLOP/s here"
     ]
     for result in report["branches"]:
-        columns = ("step", "× Flex", "× TensorFlow", "peak", "of Flex's", "of matmul speed")
+        columns = ("step", "× Flex", "× TF", "× torch", "peak", "of Flex's", "of matmul speed")
         table = Table(result["branch"], *columns)
         for name, entry in result["contestants"].items():
             share = result["flops"] / entry["step_seconds"] / 1e9 / report["matmul_gflops"]
@@ -88,11 +102,14 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
                 f"{entry['step_seconds'] * 1e3:.1f} ms",
                 _ratio(entry["time_to_flex"]),
                 _ratio(entry["time_to_tensorflow"]),
+                _ratio(entry["time_to_pytorch"]),
                 f"{entry['peak_bytes'] / 2**20:.0f} MiB",
                 _ratio(entry["peak_to_flex"]),
                 f"{share:.0%}",
             )
         notes.append(table)
+        for runtime, timed in result.get("operations", {}).items():
+            notes += operations.tables(f"{result['branch']}, {runtime}", timed)
     if report["flex"] is None:
         notes.append(
             "no Flex: TensorFlow 2.19 and later do not run it; give --flex-python, or --make-flex."
@@ -104,28 +121,52 @@ def _wanted(name: str, parts: list[str]) -> bool:
     return not parts or any(part in name for part in parts)
 
 
+def _models(entry: tuple[str, str, str], folder: Path) -> dict[str, Path]:
+    """The branch as it is exported, by runtime."""
+    models = {}
+    for runtime in installed_runtimes():
+        models[runtime] = folder / f"{'-'.join(entry)}-{runtime}.tflite"
+        module = TrainingModule(zoo.build(*entry), batch=BATCH, runtime=runtime)
+        models[runtime].write_bytes(convert_module(module))
+    return models
+
+
 def _commands(
-    entry: tuple[str, str, str], steps: int, threads: int, flex: Path | None, folder: Path
+    entry: tuple[str, str, str],
+    steps: int,
+    threads: int,
+    flex: Path | None,
+    torch: Path | None,
+    models: dict[str, Path],
 ) -> dict[str, list[str]]:
-    """How each contestant is run, once its model is converted."""
+    """How each contestant is run."""
     here = sys.executable
     numbers = [str(steps), str(threads)]
     commands = {
         "TensorFlow": [here, "-m", "toolkit.bench.tensorflow_step", *entry, str(BATCH), *numbers]
     }
+    folder = next(iter(models.values())).parent
+    network = described(zoo.build(*entry), BATCH)
+    if torch is not None and network is not None:
+        told = folder / f"{'-'.join(entry)}-torch.json"
+        told.write_text(json.dumps(network))
+        commands["PyTorch"] = [str(torch), "-m", "toolkit.bench.torch_step", str(told), *numbers]
     if flex is not None:
         model = folder / f"{'-'.join(entry)}-flex.tflite"
         _run([str(flex), "-m", "toolkit.bench.flex", "convert", *entry, str(BATCH), str(model)], 2)
         commands["Flex"] = [str(flex), "-m", "toolkit.bench.flex", "run", str(model), *numbers]
-    for runtime in installed_runtimes():
-        model = folder / f"{'-'.join(entry)}-{runtime}.tflite"
-        module = TrainingModule(zoo.build(*entry), batch=BATCH, runtime=runtime)
-        model.write_bytes(convert_module(module))
+    for runtime, model in models.items():
         commands[runtime] = [
             *(here, "-m", "firmware_sim.measure", str(model), "--runtime", runtime),
             *("--steps", str(steps), "--threads", str(threads)),
         ]
     return commands
+
+
+def _operations(model: Path, runtime: str, threads: int) -> dict[str, dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = operations.split(model.read_bytes())
+        return operations.time_operations(found, Path(folder), runtime=runtime, threads=threads)
 
 
 def _run(command: list[str], threads: int) -> dict[str, Any]:
@@ -164,6 +205,7 @@ def _summary(entry: tuple[str, str, str], runs: dict[str, list[dict[str, Any]]])
                 "peak_bytes": peaks[name],
                 "time_to_flex": to("Flex", name),
                 "time_to_tensorflow": to("TensorFlow", name),
+                "time_to_pytorch": to("PyTorch", name),
                 "peak_to_flex": peaks[name] / peaks["Flex"] if "Flex" in peaks else None,
             }
             for name in runs
@@ -186,8 +228,7 @@ def _matmul_gflops() -> float:
 def _flex_environment(given: Path | None, make: bool, progress: Progress) -> Path | None:
     """A Python that runs Flex: the given one, the one made before, a new one, or none."""
     if given is not None:
-        if not given.is_file():
-            raise ToolkitError(f"there is no Python at {given}.")
+        _check_python(given)
         return given
     python = FLEX_ENVIRONMENT / "bin" / "python"
     if python.is_file():
@@ -202,6 +243,11 @@ def _flex_environment(given: Path | None, make: bool, progress: Progress) -> Pat
     if ran.returncode != 0:
         raise ToolkitError(f"cannot install {package} {FLEX_TENSORFLOW} into {FLEX_ENVIRONMENT}.")
     return python
+
+
+def _check_python(given: Path | None) -> None:
+    if given is not None and not given.is_file():
+        raise ToolkitError(f"there is no Python at {given}.")
 
 
 def _ratio(value: float | None) -> str:

@@ -50,5 +50,7 @@ def test_branches_are_chosen_by_parts_of_their_names() -> None:
             threads=1,
             flex_python=None,
             make_flex=False,
+            torch_python=None,
+            breakdown=False,
             progress=str,
         )

@@ -1,0 +1,59 @@
+"""Times models of one operation each; without TensorFlow, for either runtime.
+
+python -m toolkit.bench.operation_process FOLDER COUNT RUNTIME THREADS
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firmware_sim.probe import random_input
+from firmware_sim.runtime import RUNTIMES, TensorSpec
+
+ENOUGH_SECONDS = 0.03  # of work for each
+LEAST_RUNS = 5
+
+
+def run(folder: Path, count: int, runtime: str, threads: int) -> list[float]:
+    return [_seconds(folder / f"{number}.tflite", runtime, threads) for number in range(count)]
+
+
+def _seconds(model: Path, runtime: str, threads: int) -> float:
+    interpreter = _interpreter(model, runtime, threads)
+    interpreter.allocate_tensors()
+    rng = np.random.default_rng(0)
+    for detail in interpreter.get_input_details():
+        spec = TensorSpec(tuple(int(n) for n in detail["shape"]), np.dtype(detail["dtype"]))
+        interpreter.set_tensor(detail["index"], np.asarray(random_input(rng, spec), spec.dtype))
+    interpreter.invoke()
+    times: list[float] = []
+    while len(times) < LEAST_RUNS or sum(times) < ENOUGH_SECONDS:
+        begin = time.perf_counter()
+        interpreter.invoke()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def _interpreter(model: Path, runtime: str, threads: int) -> Any:
+    """As in training: tflite-runtime leaves XNNPACK out where there are variables."""
+    module = importlib.import_module(RUNTIMES[runtime])
+    resolver = module.OpResolverType.AUTO
+    if runtime == "tflite-runtime":
+        resolver = module.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    return module.Interpreter(
+        model_path=str(model), num_threads=threads, experimental_op_resolver_type=resolver
+    )
+
+
+if __name__ == "__main__":
+    folder_name, how_many, runtime_name, thread_count = sys.argv[1:]
+    seconds = run(Path(folder_name), int(how_many), runtime_name, int(thread_count))
+    print(json.dumps({"seconds": seconds}))
