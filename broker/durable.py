@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +18,15 @@ from broker.wire import Array, Envelope, WireError, decode, encode
 
 _LIMIT = 2**40  # bytes; the files are our own
 _CHECKSUM = "crc32"
+_LENGTH = struct.Struct("<Q")  # of the header, before it
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, *parts: bytes | memoryview) -> None:
     """Replaces `path`; when this returns, the new bytes survive a power cut."""
     draft = path.with_name(f".{path.name}.new")
     with draft.open("wb") as file:
-        file.write(data)
+        for part in parts:
+            file.write(part)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
@@ -52,9 +56,37 @@ def sync_folder(folder: Path) -> None:
 def write_sealed(
     path: Path, kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Array]
 ) -> None:
-    """Replaces `path` by a message with its own checksum: memory cards decay silently."""
-    sealed = {**fields, _CHECKSUM: _checksum(fields, tensors)}
-    write_file(path, encode(kind, sealed, tensors))
+    """Replaces `path` by a message with its own checksum: memory cards decay silently.
+
+    Arrays go to the file as they lie in memory: a second copy of all may be more than there is.
+    """
+    # The widest numbers first: then all are aligned in the file.
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    dense = {
+        name: np.asarray(array, array.dtype.newbyteorder("<"), order="C") for name, array in ordered
+    }
+    sealed = {**fields, _CHECKSUM: _checksum(fields, dense)}
+    write_file(path, _header(encode(kind, sealed), dense), *map(_memory, dense.values()))
+
+
+def _header(empty: bytes, tensors: Mapping[str, Array]) -> bytes:
+    """What stands before the tensors' bytes, from a message without any; `wire` has the format.
+
+    The safetensors library either makes one block of everything, or replaces the file by itself,
+    without waiting for the disk.
+    """
+    header: dict[str, Any] = json.loads(empty[_LENGTH.size :])
+    end = 0
+    for name, array in tensors.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": f"{array.dtype.kind.upper()}{8 * array.dtype.itemsize}",  # as F32, U8
+            "shape": array.shape,
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _LENGTH.size)  # so the tensors begin at a multiple of 8
+    return _LENGTH.pack(len(text)) + text
 
 
 def read_sealed(path: Path, kind: str) -> Envelope:
@@ -74,5 +106,10 @@ def _checksum(fields: Mapping[str, Any], tensors: Mapping[str, Array]) -> int:
     found = zlib.crc32(canonical(fields).encode())
     for name, array in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), found)
-        found = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, found)
+        found = zlib.crc32(_memory(array), found)
     return found
+
+
+def _memory(array: Array) -> memoryview:
+    """The bytes of a dense array, where they are."""
+    return array.reshape(-1).view(np.uint8).data

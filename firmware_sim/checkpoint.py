@@ -99,7 +99,9 @@ class Checkpoints:
                 outbox=envelope.tensors[_OUTBOX].tobytes(),
             )
             self._residual.run = fields["residual_run"]
-            self._residual.tensors = below(_RESIDUAL, envelope.tensors)
+            # It outlives the checkpoint, whose tensors are views into one block: a copy lets go.
+            kept = below(_RESIDUAL, envelope.tensors)
+            self._residual.tensors = {name: value.copy() for name, value in kept.items()}
             return found
         except OSError as error:
             raise CheckpointError(f"{self._path} cannot be read ({error.strerror}).") from None

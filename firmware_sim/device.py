@@ -46,6 +46,7 @@ from firmware_sim.limits import (
     check_storage,
     limit_data,
     limits_of,
+    return_freed_memory,
 )
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.rounds import CapReached, Diverged, Plan, Rounds, Stopped
@@ -191,6 +192,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
     """Puts the parts together and trains; answers the final scores."""
+    return_freed_memory()
     check_name("device", args.id)
     if not args.isolated:  # what is mistyped is said before anything is loaded
         Topics(args.fleet)

@@ -10,6 +10,8 @@ the kernel shall keep the very number, start the device in a cgroup with memory.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import resource
 from collections.abc import Mapping
@@ -25,6 +27,8 @@ MIB = 2**20
 CAP_REACHED = 3  # exit code of a device that stopped at its memory cap
 HEADROOM_BYTES = 64 * MIB  # stacks of threads and heaps that are mapped and hardly touched
 _FILE_OVERHEAD = 64 * 2**10  # bytes; names and counters in a checkpoint
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's mallopt
+_LARGE_BLOCK = 128 * 2**10  # bytes; where glibc's own threshold begins
 
 
 class LimitError(Exception):
@@ -76,6 +80,19 @@ def check_profile(bundle: Bundle, name: str) -> None:
                 f"profile {name} has changed since the bundle at {bundle.folder} was exported "
                 f"({key} was {made_for.get(key)!r} and is {value!r}); export it again."
             )
+
+
+def return_freed_memory() -> None:
+    """Lets this process give every large block back to the system as soon as it is freed.
+
+    glibc does so at first, but only from the size of the largest block freed so far on, up to
+    32 MiB: freed blocks below that stay resident in a heap that later ones may not fit into, and
+    every thread has a heap of its own.
+    """
+    with contextlib.suppress(AttributeError):  # another C library, with rules of its own
+        set_option = ctypes.CDLL(None).mallopt
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
+        set_option(_M_ARENA_MAX, 1)
 
 
 def limit_data(limits: Limits) -> int:

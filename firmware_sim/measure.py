@@ -16,12 +16,16 @@ import json
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from firmware_sim.probe import peak_memory_bytes, random_input
 from firmware_sim.runtime import Model, TensorSpec, runtime_version
 from firmware_sim.steps import take_batch
+
+if TYPE_CHECKING:
+    from firmware_sim.tasks.atari import Game
 
 
 def measure(
@@ -39,8 +43,12 @@ def measure(
     """
     if device:
         import firmware_sim.device  # noqa: F401  what the agent loads counts too
+        from firmware_sim.limits import return_freed_memory
+
+        return_freed_memory()
     imported = peak_memory_bytes()
     loaded = Model(model, runtime=runtime, threads=threads)
+    game = _game(loaded) if device else None
     if device:  # as one that was killed: it begins with what its predecessor left
         _checkpoint(loaded, restore=True)
     x = random_input(np.random.default_rng(0), loaded.inputs("infer")["x"])
@@ -60,8 +68,12 @@ def measure(
         times.append(time.perf_counter() - begin)
         losses.append(loss)
     if device:
+        if "sync_target" in loaded.signatures:
+            loaded.call("sync_target")
         _evaluate(loaded)
         _checkpoint(loaded)
+    if game is not None:
+        game.close()
     return {
         "runtime": loaded.runtime,
         "runtime_version": runtime_version(loaded.runtime),
@@ -102,27 +114,26 @@ def _evaluate(model: Model) -> None:
         rng = np.random.default_rng(0)
         inputs = model.inputs("evaluate")
         model.call("evaluate", **{name: random_input(rng, s) for name, s in inputs.items()})
-    else:
-        _play(model)
+    elif (game := _game(model)) is not None:  # beside the one that it trains in
+        model.call("infer", x=game.step(0).obs[None])
+        game.close()
 
 
-def _play(model: Model) -> None:
-    """A game beside another, as when a player is tested; without ale-py there is none to play."""
+def _game(model: Model) -> Game | None:
+    """A game that has begun, if the model learns from one; without ale-py there is none to play."""
     from firmware_sim.tasks import TaskError
     from firmware_sim.tasks.atari import OBSERVATION, Game
 
     x = model.inputs("infer")["x"]
     if (x.shape[1:], x.dtype) != (OBSERVATION.shape, OBSERVATION.dtype):
-        return
+        return None
     try:
-        games = [Game("breakout", episode_frames=100) for _ in range(2)]
+        game = Game("breakout", episode_frames=100)
     except TaskError:
-        return
-    for game in games:
-        game.reset(0)
-        model.call("infer", x=game.step(0).obs[None])
-    for game in games:
-        game.close()
+        return None
+    game.reset(0)
+    game.step(0)
+    return game
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.log import Log
 from broker.slice import Tensors
@@ -74,7 +74,8 @@ class Rounds:
                 steps_done=checkpoint.steps_done,
                 unsent=bool(checkpoint.outbox),
             )
-        return checkpoint
+            return replace(checkpoint, learner={})
+        return None
 
     def train(self, *, run: str, round: int, exchange: str, base: Tensors, done: int = 0) -> float:
         """The mean loss over what was left of the round after `done` steps.

@@ -23,8 +23,9 @@ from profiles import Profile
 from toolkit.branch import Branch
 from toolkit.counting import count
 from toolkit.errors import ExportError, ModelError
-from toolkit.export.bundle import export
-from toolkit.export.memory import RESERVE_MIB
+from toolkit.export.bundle import export, make_module, try_out
+from toolkit.export.convert import convert_module
+from toolkit.export.memory import RESERVE_MIB, largest_micro_batch
 
 _NO_MEMORY_CAP_MIB, _NO_STORAGE_CAP_MIB = 2**20, 2**24  # the most that a profile may say
 _MOST_GROWTH, _LEAST_GROWTH = 8.0, 1.25  # from one try to the next while all of them fit
@@ -45,7 +46,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Tried:
-    """A width and what it needs, with whole batches; None where counting was enough to refuse."""
+    """A width and what it needs in the largest micro-batches that fit, else in those of one sample.
+
+    None is where counting was enough to refuse.
+    """
 
     width: int
     parameters: int
@@ -53,7 +57,8 @@ class Tried:
     state_bytes: int  # weights and optimiser slots, which are always in memory
     peak_bytes: int | None = None
     stored_bytes: int | None = None  # bundle and checkpoints on the device's disk
-    step_seconds: float | None = None
+    step_seconds: float | None = None  # of a whole batch
+    micro_batch: int | None = None  # samples
 
     def excess(self, limits: Limits) -> tuple[str, ...]:
         """Every limit that is passed, and by how much; empty if it fits."""
@@ -115,7 +120,8 @@ class Fitting:
 
     def table(self) -> Table:
         table = Table(
-            "width", "parameters", "operations", "peak MiB", "disk MiB", "step ms", "fits?"
+            *("width", "parameters", "operations", "peak MiB", "disk MiB", "step ms"),
+            *("micro-batch", "fits?"),
         )
         for tried in self.tried:
             peak, stored, step = tried.peak_bytes, tried.stored_bytes, tried.step_seconds
@@ -126,6 +132,7 @@ class Fitting:
                 "" if peak is None else f"{peak / MIB:.1f}",
                 "" if stored is None else f"{stored / MIB:.1f}",
                 "" if step is None else f"{step * 1e3:.2f}",
+                "" if tried.micro_batch is None else str(tried.micro_batch),
                 ", ".join(tried.excess(self.limits)) or ("widest" if tried == self.best else "yes"),
             )
         return table
@@ -251,20 +258,40 @@ class _Tries:
         branch = self._branch(width)
         tried = self._count(width, branch)
         if tried.fits(self.limits):
-            with tempfile.TemporaryDirectory() as folder:
-                try:
-                    bundle = export(branch, self._profile, Path(folder) / "bundle")
-                except ExportError as error:
-                    raise ExportError(f"width {width} cannot be exported: {error}") from error
-            measured = bundle.manifest["measured"]
-            tried = replace(
-                tried,
-                peak_bytes=measured["peak_bytes"],
-                stored_bytes=stored_bytes(bundle.manifest),
-                step_seconds=measured["step_seconds"],
-            )
+            try:
+                tried = self._export(tried, branch)
+            except ExportError as error:
+                raise ExportError(f"width {width} cannot be exported: {error}") from error
         self._found[width] = tried
         return tried
+
+    def _export(self, counted: Tried, branch: Branch) -> Tried:
+        """What was counted, with what the largest micro-batch that fits was measured to take."""
+        found: dict[int, Tried] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            bundle = export(branch, self._profile, Path(folder) / "bundle")
+            beside = stored_bytes(bundle.manifest) - bundle.model.stat().st_size
+
+            def fits(micro_batch: int, measured: dict[str, Any]) -> bool:
+                peak: int = measured["peak_bytes"]
+                found[micro_batch] = replace(
+                    counted,
+                    peak_bytes=peak,
+                    stored_bytes=beside + bundle.model.stat().st_size,
+                    step_seconds=measured["step_seconds"],
+                    micro_batch=micro_batch,
+                )
+                return peak <= self.limits.memory_bytes
+
+            def attempt(micro_batch: int) -> bool:
+                module = make_module(branch, self._profile, micro_batch)
+                bundle.model.write_bytes(convert_module(module))
+                return fits(micro_batch, try_out(branch, self._profile, bundle.model))
+
+            batch = self._profile.batch_size
+            if fits(batch, bundle.manifest["measured"]):
+                return found[batch]
+            return found[largest_micro_batch(batch, attempt) or min(found)]
 
     def _branch(self, width: int) -> Branch:
         keras.backend.clear_session()  # layers without a name are called as in an export

@@ -159,6 +159,7 @@ class AtariTask:
                 next_obs=batch.next_obs,
                 done=batch.done,
             )
+            del batch
 
     def _play(self, model: Model, outputs: int) -> None:
         """One action, and what came of it goes into the replay."""

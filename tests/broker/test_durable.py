@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.durable import read_sealed, write_file, write_sealed
-from broker.wire import WireError, encode
+from broker.wire import WireError, decode, encode
 
 FIELDS = {"round": 7, "owner": {"device": "pi-1"}, "note": "θ"}
 TENSORS = {
@@ -30,12 +30,33 @@ for number in range(10**9):
     write_file(path, bytes([number % 256]) * size)
 """
 
+SEALER = """
+import sys
+from pathlib import Path
+import numpy as np
+from broker.durable import read_sealed, write_sealed
+path = Path(sys.argv[1])
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+tensors = {str(number): np.ones(2**21, np.float32) for number in range(8)}
+begin = peak()
+write_sealed(path, "note", {}, tensors)
+written = peak()
+found = read_sealed(path, "note")
+print(written - begin, peak() - begin)
+"""
+
 
 def test_a_file_is_replaced_whole_and_no_draft_stays(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for data in (b"first", b"", b"the third one"):
         write_file(path, data)
         assert path.read_bytes() == data
+    write_file(path, b"in ", memoryview(b"parts"), b"")
+    assert path.read_bytes() == b"in parts"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -88,6 +109,62 @@ def test_what_is_sealed_comes_back_bit_for_bit(tmp_path: Path) -> None:
         assert (again.dtype, again.shape) == (array.dtype, array.shape)
         assert again.tobytes() == array.tobytes()
     assert load_file(path).keys() == TENSORS.keys(), "any safetensors library can look into it"
+
+
+def test_arrays_of_any_layout_are_stored_dense_and_aligned(tmp_path: Path) -> None:
+    path = tmp_path / "sealed.safetensors"
+    kernel = np.arange(6, dtype=np.float32).reshape(2, 3)
+    layouts = {
+        "a byte": np.ones(1, np.uint8),
+        "big-endian": kernel.astype(">f4"),
+        "half": kernel[0].astype(np.float16),
+        "strided": np.repeat(kernel, 2, axis=1)[:, ::2],
+        "transposed": np.ascontiguousarray(kernel.T).T,
+        "wide": np.full(3, -(2**60)),
+    }
+    write_sealed(path, "note", FIELDS, layouts)
+    loaded, found = load_file(path), read_sealed(path, "note").tensors
+    assert loaded.keys() == found.keys() == layouts.keys()
+    for name, array in layouts.items():
+        assert np.array_equal(loaded[name], array), name
+        assert np.array_equal(found[name], array), name
+        assert found[name].ctypes.data % array.itemsize == 0, name
+
+
+def test_files_of_the_librarys_writer_are_read(tmp_path: Path) -> None:
+    """It lays tensors out in another order, and puts everything into one block first."""
+    path = tmp_path / "sealed.safetensors"
+    write_sealed(path, "note", FIELDS, TENSORS)
+    ours = decode(path.read_bytes(), limit=2**20)
+    path.write_bytes(encode("note", ours.fields, ours.tensors))
+    found = read_sealed(path, "note")
+    assert dict(found.fields) == FIELDS
+    assert {n: a.tobytes() for n, a in found.tensors.items()} == {
+        n: a.tobytes() for n, a in TENSORS.items()
+    }
+
+
+def test_what_cannot_be_said_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "sealed.safetensors"
+    write_sealed(path, "note", FIELDS, TENSORS)
+    good = path.read_bytes()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_sealed(path, "note", {"loss": float("nan")}, TENSORS)
+    assert path.read_bytes() == good
+
+
+def test_neither_writing_nor_reading_copies_the_tensors_again(tmp_path: Path) -> None:
+    """64 MiB of tensors: written from where they are, and read into one block."""
+    ran = subprocess.run(
+        [sys.executable, "-c", SEALER, str(tmp_path / "sealed.safetensors")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    written, read = map(int, ran.stdout.split())
+    assert written < 4 * 2**20
+    assert 64 * 2**20 <= read < 68 * 2**20
 
 
 def test_no_changed_bit_goes_unnoticed(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_what_rounding_kept_is_in_every_checkpoint(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path, device="pi-1", bundle="b", residual=found).load() is not None
     assert found.run == "run-1"
     assert_same(found.tensors, BASE)
+    assert all(value.flags.owndata for value in found.tensors.values()), "the file is let go"
     ours.save(a_checkpoint(run="run-2"))
     Checkpoints(tmp_path, device="pi-1", bundle="b", residual=found).load()
     assert (found.run, found.tensors) == ("run-2", {})

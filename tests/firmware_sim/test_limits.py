@@ -158,3 +158,25 @@ def test_behind_the_cap_stands_a_hard_limit():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "refused\n"), ran.stderr
+
+
+def test_freed_memory_goes_back_to_the_system():
+    """Blocks of 4 MiB between small ones that stay; glibc would keep them after one of 24 MiB."""
+    code = (
+        "import numpy as np\n"
+        "from firmware_sim.limits import return_freed_memory\n"
+        "from firmware_sim.probe import memory_bytes\n"
+        "return_freed_memory()\n"
+        "np.ones(24 * 2**20, np.uint8)\n"
+        "before = memory_bytes('VmRSS')\n"
+        "pairs = [(np.ones(2**22, np.uint8), np.ones(2**14, np.uint8)) for _ in range(8)]\n"
+        "held = memory_bytes('VmRSS') - before\n"
+        "small = [pair[1] for pair in pairs]\n"
+        "del pairs\n"
+        "print(held, memory_bytes('VmRSS') - before)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    held, left = map(int, ran.stdout.split())
+    assert held >= 32 * MIB
+    assert left < 4 * MIB

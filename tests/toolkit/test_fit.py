@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from profiles import load_profile
-from toolkit.fit import Fitting, Limits, Tried, widest
+import toolkit.export.bundle as stages
+import toolkit.fit as fitting
+from profiles import Profile, load_profile
+from toolkit import zoo
+from toolkit.branch import Branch
+from toolkit.export.memory import MemoryEstimate
+from toolkit.fit import Fitting, Limits, Tried, fit, widest
+from toolkit.training.module import TrainingModule
 from toolkit.user_model import load_branch
 
 Toolkit = Callable[..., Any]
@@ -65,7 +71,7 @@ def models(tmp_path: Path) -> Path:
 def tried(
     width: int, *, peak: float, step: float = 0.001, operations: int = 1, stored: int = 1
 ) -> Tried:
-    return Tried(width, 10 * width, operations, 1, int(peak * 2**20), stored, step)
+    return Tried(width, 10 * width, operations, 1, int(peak * 2**20), stored, step, 32)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +134,37 @@ def test_the_tightest_limit_decides():
     assert widest(measure, slow, measure(1), 512).width == 50
 
 
+def test_a_width_is_judged_in_the_micro_batches_that_an_export_takes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Width w takes 60 + 10 w MiB, and w more for each sample of a micro-batch."""
+
+    def convert(module: TrainingModule) -> bytes:
+        return f"{module.branch.name} {module.micro_batch}".encode()
+
+    def measure(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
+        width, micro = map(int, model.read_text().split())
+        return {"peak_bytes": (60 + 10 * width + width * micro) * 2**20, "step_seconds": 0.1}
+
+    for module in (stages, fitting):
+        monkeypatch.setattr(module, "convert_module", convert)
+        monkeypatch.setattr(module, "try_out", measure)
+    estimate = MemoryEstimate(0, 0, 0, 0, 0, 0, 1)
+    monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: estimate)
+
+    def build(width: int) -> Branch:
+        return replace(zoo.build("digits", "lightweight"), name=str(width))
+
+    found = fit(build, load_profile("weak"), max_width=9)
+    taken = {t.width: (t.micro_batch, (t.peak_bytes or 0) // 2**20) for t in found.tried}
+    assert (found.best.width, taken[6]) == (6, (1, 126))  # of 127: a reserve is kept
+    assert taken[1] == (32, 102)
+    assert taken[7] == (1, 137), "refused even in micro-batches of one sample"
+    for width, (micro, _) in taken.items():
+        chosen = {1: 32, 2: 16, 3: 8, 4: 4, 5: 2}.get(width, 1)
+        assert micro == chosen, width
+
+
 # --- real exports --------------------------------------------------------------------------------
 
 
@@ -153,6 +190,7 @@ def test_the_answer_is_measured_and_so_is_the_next(toolkit: Toolkit, models: Pat
     assert narrow["peak_bytes"] < 128 * 2**20
     assert 0 < narrow["step_seconds"] < wide["step_seconds"]
     assert wide["excess"][0].endswith(" MiB too much in training")
+    assert (narrow["micro_batch"], wide["micro_batch"]) == (32, 1)
     assert [t["width"] for t in wider] == [3, 4]
     for counted in wider:
         assert (counted["peak_bytes"], counted["step_seconds"]) == (None, None)
@@ -175,7 +213,8 @@ def test_the_table_shows_what_was_tried():
     assert columns[3] == ["64.0", "70.0", ""]
     assert columns[4] == ["2.0", "0.0", ""]
     assert columns[5] == ["4.00", "6.00", ""]
-    assert columns[6] == [
+    assert columns[6] == ["32", "32", ""]
+    assert columns[7] == [
         "widest",
         "1.00 ms too long a step",
         "1.0 MiB too much for weights and optimiser alone",

@@ -73,12 +73,12 @@ def reorder(model: Model, subgraph: Subgraph) -> None:
                 first=kind in ("CALL_ONCE", "VAR_HANDLE"),
             )
         )
-    sizes = [_bytes(model, tensor) for tensor in subgraph.tensors]
+    sizes = [tensor_bytes(model, tensor) for tensor in subgraph.tensors]
     order = schedule(tasks, sizes)
     subgraph.operators = [subgraph.operators[i] for i in order]
 
 
-def _bytes(model: Model, tensor: Any) -> int:
+def tensor_bytes(model: Model, tensor: Any) -> int:
     """What a tensor takes while it lives; constants stay in the file."""
     data = model.buffers[tensor.buffer].data
     if data is not None and len(data):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorflow.lite.python import schema_py_generated as schema
 
 from profiles import Profile, load_profile
 from toolkit import zoo
@@ -19,6 +20,7 @@ from toolkit.export.memory import (
     PACKING,
     RESERVE_MIB,
     MemoryEstimate,
+    alive_bytes,
     estimate_memory,
     fits,
     largest_micro_batch,
@@ -78,11 +80,40 @@ def test_the_estimate_knows_state_file_and_activations():
         assert found[micro].file_bytes == len(model)
         assert found[micro].game_bytes == 0
     # The first convolution alone answers 8 × 8 × 16 floats for each sample.
-    assert found[32].activation_bytes > 32 * 8 * 8 * 16 * 4
-    assert found[8].activation_bytes < 0.5 * found[32].activation_bytes
-    saved = found[32].activation_bytes - found[8].activation_bytes
+    assert found[32].arena_bytes > 32 * 8 * 8 * 16 * 4
+    assert found[8].arena_bytes < 0.5 * found[32].arena_bytes
+    saved = found[32].arena_bytes - found[8].arena_bytes
     smaller = found[32].peak_bytes - found[8].peak_bytes
-    assert smaller == pytest.approx(PACKING * saved, abs=64 * 2**10)
+    assert smaller == pytest.approx(PACKING["ai-edge-litert"] * saved, abs=64 * 2**10)
+
+
+def test_alive_is_what_is_still_needed_and_what_a_convolution_gathers():
+    """x → convolution → reshape, which is a view → product with itself, for two samples."""
+    shapes = [(2, 8, 8, 3), (5, 3, 3, 3), (5,), (2, 6, 6, 5), (2, 180), (2, 180)]
+    graph, model = schema.SubGraphT(), schema.ModelT()
+    model.buffers = [schema.BufferT()]
+    codes = [schema.BuiltinOperator.CONV_2D, schema.BuiltinOperator.RESHAPE]
+    for code in (*codes, schema.BuiltinOperator.MUL):
+        model.operatorCodes = [*(model.operatorCodes or []), schema.OperatorCodeT()]
+        model.operatorCodes[-1].builtinCode = code
+    graph.tensors = [schema.TensorT() for _ in shapes]
+    for tensor, shape in zip(graph.tensors, shapes, strict=True):
+        tensor.shape, tensor.type, tensor.buffer = list(shape), schema.TensorType.FLOAT32, 0
+    graph.operators = [schema.OperatorT() for _ in range(3)]
+    wires = [([0, 1, 2], [3]), ([3], [4]), ([4, 4], [5])]
+    for number, (operator, (inputs, outputs)) in enumerate(
+        zip(graph.operators, wires, strict=True)
+    ):
+        operator.opcodeIndex, operator.inputs, operator.outputs = number, inputs, outputs
+    graph.inputs, graph.outputs = [0, 1, 2], [5]
+    images, weights, answer = 2 * 8 * 8 * 3, 5 * 3 * 3 * 3 + 5, 2 * 6 * 6 * 5
+    columns = 2 * 6 * 6 * 3 * 3 * 3
+    assert alive_bytes(model, graph) == 4 * (images + weights + answer + columns)
+    graph.tensors[1].shape = [5, 1, 1, 3]  # nothing to gather under one pixel
+    assert alive_bytes(model, graph) == 4 * (images + 5 * 3 + 5 + answer)
+    graph.operators = graph.operators[1:]
+    graph.inputs = [3]
+    assert alive_bytes(model, graph) == 4 * 2 * answer, "a reshape takes no memory"
 
 
 # --- fitting -------------------------------------------------------------------------------------

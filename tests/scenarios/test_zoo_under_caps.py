@@ -1,0 +1,102 @@
+"""Every network of the zoo trains under the cap of the smallest shipped profile that chooses it.
+
+A bundle is exported, and a real device trains two rounds alone; another process goes on from its
+checkpoint for a third. Both must end well, and the kernel's own count of their memory must be
+below the cap. Digits are real and Breakout is played; CIFAR-10's images are noise.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from firmware_sim.bundle import Bundle
+from profiles import Profile, load_profile, profile_names
+from toolkit import zoo
+from toolkit.export.bundle import export
+
+MIB = 2**20
+Entry = tuple[str, str, str]
+
+# The networks, and the branches that differ from them in what they share alone, or are a part.
+NETWORKS: dict[Entry, list[Entry]] = {
+    ("atari", "lightweight", "share-first"): [],
+    ("atari", "complex", "share-first"): [],
+    ("cifar10", "lightweight", "cascading"): [("cifar10", "lightweight", "share-first")],
+    ("cifar10", "complex", "cascading"): [("cifar10", "complex", "share-first")],
+    ("digits", "lightweight", "cascading"): [("digits", "lightweight", "share-first")],
+    ("digits", "complex", "cascading"): [("digits", "complex", "share-first")],
+}
+
+# A process begins with what its parent had: between the tests and the device stands a small one.
+LAUNCHER = """
+import os, sys
+pid = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[1:]], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A device that ended well; sizes in bytes."""
+
+    said_peak: int  # by itself
+    kernel_peak: int
+    rounds: list[int]  # that it trained
+
+
+def smallest_profile_for(branch: str) -> Profile:
+    offered = [load_profile(name) for name in profile_names()]
+    return min((p for p in offered if p.branch == branch), key=lambda p: p.memory_cap_mib)
+
+
+def run_device(bundle: Bundle, *options: str | Path) -> Ended:
+    device = ["-m", "firmware_sim.device", "--isolated", "--bundle", str(bundle.folder)]
+    command = [sys.executable, "-c", LAUNCHER, *device, *map(str, options)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ran.returncode == 0, ran.stderr
+    events = [json.loads(line) for line in ran.stderr.splitlines() if line.startswith("{")]
+    return Ended(
+        said_peak=events[-1]["peak_bytes"],
+        kernel_peak=int(ran.stdout.splitlines()[-1]) * 1024,
+        rounds=[event["round"] for event in events if event["event"] == "trained"],
+    )
+
+
+def data_of(task: str, folder: Path) -> list[str | Path]:
+    if task != "cifar10":
+        return ["--task", task]
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (64, 32, 32, 3), np.uint8), rng.integers(0, 10, 64, np.int32)
+    np.savez(folder / "noise.npz", x_train=x, y_train=y, x_test=x[:32], y_test=y[:32])
+    return ["--task", "npz", "--data", folder / "noise.npz"]
+
+
+def test_every_branch_is_one_of_these_networks():
+    named = [entry for pair in NETWORKS.items() for entry in (pair[0], *pair[1])]
+    assert sorted(named) == sorted(zoo.names())
+
+
+@pytest.mark.parametrize("entry", NETWORKS, ids="-".join)
+def test_a_device_keeps_within_its_cap(entry: Entry, tmp_path: Path):
+    profile = smallest_profile_for(entry[1])
+    keras.utils.set_random_seed(0)
+    bundle = export(zoo.build(*entry), profile, tmp_path / "bundle")
+    measured = bundle.manifest["measured"]["peak_bytes"]
+    assert bundle.manifest["estimated"]["peak_bytes"] == pytest.approx(measured, rel=0.15)
+
+    own = [*data_of(entry[0], tmp_path), "--state", tmp_path / "state", "--profile", profile.name]
+    own += ["--steps", "2", "--evaluate-every", "9"]
+    first = run_device(bundle, *own, "--rounds", "2")
+    second = run_device(bundle, *own, "--rounds", "3")
+    assert (first.rounds, second.rounds) == ([0, 1], [2])
+    for ended in (first, second):
+        assert ended.kernel_peak <= profile.memory_cap_mib * MIB
+        assert ended.said_peak == pytest.approx(ended.kernel_peak, rel=0.02)
