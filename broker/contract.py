@@ -11,13 +11,17 @@ import numpy as np
 
 from broker.messages import DeviceState, Reason, Refused, Update, from_bytes
 from broker.quantisation import (
+    BETWEEN,
     ENCODINGS,
+    EVERYTHING,
     LARGEST_VALUE,
-    SCALE,
-    are_codes,
-    are_scales,
+    PACKED,
+    Shapes,
+    bad_code,
+    bad_scale,
     decode_tensors,
-    layout,
+    packed_bytes,
+    packed_name,
 )
 from broker.slice import SharedTensor, Slice, SliceError, Tensors, first_difference
 from broker.topics import NameRefused, check_name
@@ -43,10 +47,10 @@ class Contract:
     @classmethod
     def of(cls, known: Slice, *, exchange: str, run: str) -> Contract:
         for tensor in known.tensors:
-            if tensor.name.startswith(SCALE):
+            if tensor.name == EVERYTHING or BETWEEN in tensor.name:
                 raise SliceError(
-                    f"no shared tensor can be called {tensor.name!r}: in updates {SCALE!r} "
-                    "precedes the name of the tensor that a scale belongs to."
+                    f"no shared tensor can be called {tensor.name!r}: in updates {EVERYTHING!r} "
+                    "stands for all tensors, and names are listed one a line."
                 )
         return cls({t.name: t for t in known.tensors}, known.fingerprint, exchange, run)
 
@@ -54,7 +58,8 @@ class Contract:
     def largest_message(self) -> int:
         """Bytes of an update that holds every tensor, with room for its header.
 
-        float32 is the largest encoding of any tensor, scales included.
+        float32 is the largest encoding of any tensor, scales included; codes of a tensor without
+        numbers have a scale of two bytes, for which the header has room.
         """
         return HEADER_LIMIT + sum(4 * math.prod(t.shape) for t in self.known.values())
 
@@ -111,60 +116,72 @@ class Contract:
         return self._decoded(from_bytes(Update, payload, limit=self.largest_message))
 
     def _decoded(self, update: Update) -> Update:
-        shapes = {n: self.known[n].shape for n in update.tensors if n in self.known}
+        shapes = {name: self.known[name].shape for name in self._names(update)}
         tensors = decode_tensors(update.tensors, update.encoding, shapes)
         return replace(update, encoding="float32", tensors=tensors)
+
+    def _names(self, update: Update) -> list[str]:
+        """The tensors that the update says it holds, known or not."""
+        if update.encoding not in PACKED:
+            return list(update.tensors)
+        (name,) = update.tensors
+        return list(self.known) if name == EVERYTHING else name.split(BETWEEN)
 
     def _check_tensors(self, update: Update) -> None:
         """Everything that can be known before the codes are multiplied by their scales."""
         if not update.tensors:
             raise Refused(Reason.WRONG_NAME, "the update holds no tensor.")
-        encoding = "" if update.encoding == "float32" else f" as {update.encoding}"
-        expected = self._expected(update)
-        for name, tensor in update.tensors.items():
-            if name not in expected:
+        if update.encoding in PACKED and len(update.tensors) > 1:
+            raise Refused(Reason.WRONG_NAME, f"{update.encoding} codes are in one tensor.")
+        names = self._names(update)
+        for name in names:
+            if name not in self.known:
                 raise Refused(Reason.WRONG_NAME, f"the fleet knows no tensor {name[:80]!r}.")
-            dtype, shape = expected[name]
-            if tensor.shape != shape:
-                raise Refused(
-                    Reason.WRONG_SHAPE,
-                    f"tensor {name!r} has shape {tensor.shape}{encoding}, "
-                    f"and in the fleet {shape}.",
-                )
-            if tensor.dtype != dtype:
-                raise Refused(
-                    Reason.WRONG_DTYPE, f"tensor {name!r} is {tensor.dtype}{encoding}, not {dtype}."
-                )
-        if missing := expected.keys() - update.tensors.keys():
-            raise Refused(Reason.WRONG_NAME, f"the update lacks {min(missing)!r}.")
-        values = {name: self.known[name] for name in update.tensors if name in self.known}
-        if update.fingerprint != Slice.of(values.values()).fingerprint:
+        shapes = {name: self.known[name].shape for name in names}
+        if update.encoding in PACKED:
+            _check_packed(update, shapes)
+        else:
+            for name, tensor in update.tensors.items():
+                _check_tensor(f"tensor {name!r}", tensor, update.encoding, shapes[name])
+        if update.fingerprint != Slice.of(self.known[name] for name in names).fingerprint:
             raise Refused(
                 Reason.WRONG_FINGERPRINT,
                 "the update's fingerprint is not that of its tensors in this fleet.",
             )
-        for name, known in values.items():
-            scale = update.tensors.get(SCALE + name)
-            if scale is not None and not are_scales(scale):
-                raise Refused(
-                    Reason.BAD_SCALE,
-                    f"tensor {name!r} has a scale that is NaN, not positive, or far too large.",
-                )
-            if not are_codes(update.tensors[name], math.prod(known.shape)):
-                raise Refused(
-                    Reason.BAD_CODE, f"tensor {name!r} holds a code that {update.encoding} lacks."
-                )
+        if update.encoding in PACKED:
+            _check_codes(update, shapes)
 
-    def _expected(self, update: Update) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Type and shape of all that travels for the tensors which the update names."""
-        expected = {}
-        for name in update.tensors:
-            if known := self.known.get(name):
-                how = layout(known.shape, update.encoding)
-                expected[name] = how.dtype, how.shape
-                if how.scales is not None:
-                    expected[SCALE + name] = "float32", how.scales
-        return expected
+
+def _check_packed(update: Update, shapes: Shapes) -> None:
+    ((name, packed),) = update.tensors.items()
+    if name not in (EVERYTHING, packed_name(shapes)):  # which also finds names that come twice
+        raise Refused(
+            Reason.WRONG_NAME, "the update's tensors are not in the order of their names."
+        )
+    size = packed_bytes(shapes, update.encoding)
+    _check_tensor(f"the tensor of {update.encoding} codes", packed, "uint8", (size,))
+
+
+def _check_tensor(what: str, tensor: Array, dtype: str, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise Refused(
+            Reason.WRONG_SHAPE, f"{what} has shape {tensor.shape}, and in the fleet {shape}."
+        )
+    if tensor.dtype != dtype:
+        raise Refused(Reason.WRONG_DTYPE, f"{what} is {tensor.dtype}, not {dtype}.")
+
+
+def _check_codes(update: Update, shapes: Shapes) -> None:
+    (packed,) = update.tensors.values()
+    if name := bad_scale(packed, shapes, update.encoding):
+        raise Refused(
+            Reason.BAD_SCALE,
+            f"tensor {name!r} has a scale that is NaN, not positive, or far too large.",
+        )
+    if name := bad_code(packed, shapes, update.encoding):
+        raise Refused(
+            Reason.BAD_CODE, f"tensor {name!r} holds a code that {update.encoding} lacks."
+        )
 
 
 def _reason(error: WireError) -> Reason:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -11,6 +13,8 @@ from broker.slice import SharedTensor, Slice, Tensors
 from broker.wire import Array, Envelope, WireError, decode, encode
 
 SMALL = 2**20  # bytes; the most that a message without θ may have
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHORT_SHA256 = re.compile(r"[A-Za-z0-9+/]{43}")
 
 
 class Reason(StrEnum):
@@ -47,9 +51,22 @@ class Refused(Exception):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Update:
-    """What a device learnt in one round: Δθ_shared, or dθ_shared, as `exchange` says."""
+    """What a device learnt in one round: Δθ_shared, or dθ_shared, as `exchange` says.
+
+    On the wire its fields have short names and the fingerprint is in base64: beside the codes of a
+    small slice every byte weighs.
+    """
 
     KIND: ClassVar[str] = "update"
+    WIRE_NAMES: ClassVar[Mapping[str, str]] = {
+        "device": "d",
+        "round": "r",
+        "nonce": "n",
+        "samples": "s",
+        "exchange": "x",
+        "fingerprint": "f",
+        "encoding": "e",
+    }
     device: str
     run: str
     round: int  # of the θ_shared it started from
@@ -138,6 +155,9 @@ M = TypeVar("M", Update, Shared, Verdict, DeviceState, AggregatorState)
 def to_bytes(message: Message) -> bytes:
     values = {f.name: getattr(message, f.name) for f in fields(message)}
     tensors: Mapping[str, Array] = values.pop("tensors", {})
+    if isinstance(message, Update):
+        values["fingerprint"] = _shortened(message.fingerprint)
+        values = {message.WIRE_NAMES.get(name, name): value for name, value in values.items()}
     return encode(message.KIND, values, tensors)
 
 
@@ -147,6 +167,8 @@ def from_bytes(kind: type[M], payload: bytes, *, limit: int = SMALL) -> M:
     if envelope.kind != kind.KIND:
         raise WireError(f"this is a message of kind {envelope.kind[:40]!r}, not {kind.KIND!r}.")
     values = _values(kind, envelope)
+    if kind is Update:
+        values["fingerprint"] = _lengthened(values["fingerprint"])
     if "tensors" in {f.name for f in fields(kind)}:
         values["tensors"] = dict(envelope.tensors)
     elif envelope.tensors:
@@ -156,14 +178,29 @@ def from_bytes(kind: type[M], payload: bytes, *, limit: int = SMALL) -> M:
 
 def _values(kind: type[M], envelope: Envelope) -> dict[str, Any]:
     values = {}
+    sent_as = Update.WIRE_NAMES if kind is Update else {}
     for name, wanted in _JSON_TYPES[kind].items():
-        if name not in envelope.fields:
+        if (sent := sent_as.get(name, name)) not in envelope.fields:
             raise WireError(f"a message of kind {kind.KIND!r} must say its {name}.")
-        value = envelope.fields[name]
+        value = envelope.fields[sent]
         if type(value) is not wanted:  # to Python, though not to JSON, true is an integer
             raise WireError(f"{name} of a message of kind {kind.KIND!r} has another type.")
         values[name] = value
     return values
+
+
+def _shortened(fingerprint: str) -> str:
+    """A sha256 in 43 characters instead of 64; anything else is no fingerprint, and stays."""
+    if not _SHA256.fullmatch(fingerprint):
+        return fingerprint
+    return base64.b64encode(bytes.fromhex(fingerprint)).decode().rstrip("=")
+
+
+def _lengthened(text: str) -> str:
+    if not _SHORT_SHA256.fullmatch(text):
+        return text
+    fingerprint = base64.b64decode(text + "=").hex()
+    return fingerprint if _shortened(fingerprint) == text else text
 
 
 def _shared_tensor(name: str, entry: Any) -> SharedTensor:

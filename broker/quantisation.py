@@ -1,23 +1,30 @@
-"""Updates in fewer bytes: tensors as float32, float16, or codes of 8 or 4 bits and their scales.
+"""Updates in fewer bytes: tensors as float32, float16, or packed codes of 8 or 4 bits.
 
-    q = round(x / s)     x ≈ q · s     s = max|x| / L, L = 127 (int8) or 7 (int4)
+    q = round(x / s)     x ≈ q · s     s ≥ max|x| / L, L = 127 (int8) or 7 (int4)
 
 Symmetric, so that zero stays zero. Rounding is stochastic: up with probability x/s - ⌊x/s⌋, so
 E[q · s] = x and |x - q · s| ≤ s. What rounding loses, the sender keeps and adds to what it sends
 next. float16 is rounded to the nearest.
 
-A tensor has one scale, or one for each output channel (its last axis) where a channel has 400
-numbers or more, so that scales cost at most 1 % of int8's bytes and 2 % of int4's. A tensor of up
-to 64 numbers travels as float16 instead: a scale and its place in the header would cost more.
+A tensor has one scale, or one for each output channel (its last axis) where a channel has 200
+numbers or more, so that scales cost at most 1 % of int8's bytes and 2 % of int4's. A scale is the
+upper half of a float32, the least such number that is not below max|x| / L: at most 0.8 % more.
 
-Codes travel under the tensor's own name: int8 in its shape; int4 flat, two in a byte, the first in
-the lower half, an unused last half zero. Scales travel as `scale:<name>`.
+float32 and float16 travel under the tensors' names. Codes travel as one tensor of bytes, all
+tensors in the order of their names:
+
+    scales   uint16, little endian: those of the first tensor, of the second, …
+    codes    int8 in a byte; int4 two in a byte, the first in the lower half. Each tensor begins in
+             a byte of its own; an unused last half is zero
+
+The tensor of bytes is called `*` if it holds every tensor that the fleet knows; otherwise its name
+lists theirs. So names, which can outweigh a small slice, are sent only where they say something.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,14 +34,18 @@ from broker.slice import Tensors
 from broker.wire import Array
 
 ENCODINGS = ("float32", "float16", "int8", "int4")
+PACKED = ("int8", "int4")
 DOWNLINKS = ("float32", "float16")
-SCALE = "scale:"  # before the name of the tensor
+EVERYTHING = "*"  # the name of codes of all tensors
+BETWEEN = "\n"  # names of tensors, in the name of codes of some
 LARGEST_VALUE = 1e12  # no training reaches it
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # also of zeros: x / s is always a number
 _LEVELS = {"int8": 127, "int4": 7}
 _LARGEST_HALF = float(np.finfo(np.float16).max)
-_SMALL = 64  # numbers in a tensor that is not worth a scale
-_CHANNEL = 400  # numbers in a channel that is
+_CHANNEL = 200  # numbers in a channel that is worth a scale
+_SCALE_BYTES = 2
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 class NotQuantisable(Exception):
@@ -42,68 +53,103 @@ class NotQuantisable(Exception):
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a tensor travels; `scales` is None where it needs none."""
+class Place:
+    """Where a tensor's scales and codes lie in the bytes of all."""
 
-    dtype: str
+    name: str
     shape: tuple[int, ...]
-    scales: tuple[int, ...] | None
+    scales: slice
+    codes: slice
 
 
-def layout(shape: tuple[int, ...], encoding: str) -> Layout:
-    """It follows from the shape alone, so both sides know it."""
-    size = math.prod(shape)
-    if encoding == "float32":
-        return Layout("float32", shape, None)
-    if encoding == "float16" or size <= _SMALL:
-        return Layout("float16", shape, None)
-    scales = shape[-1:] if len(shape) > 1 and size >= _CHANNEL * shape[-1] else ()
-    if encoding == "int8":
-        return Layout("int8", shape, scales)
-    return Layout("uint8", ((size + 1) // 2,), scales)
+def places(shapes: Shapes, encoding: str) -> list[Place]:
+    """They follow from names and shapes alone, so both sides know them."""
+    found, scale = [], 0
+    code = sum(_scale_bytes(shape) for shape in shapes.values())
+    for name in sorted(shapes):
+        shape = shapes[name]
+        scale_end, code_end = scale + _scale_bytes(shape), code + _code_bytes(shape, encoding)
+        found.append(Place(name, shape, slice(scale, scale_end), slice(code, code_end)))
+        scale, code = scale_end, code_end
+    return found
 
 
-def encode_tensors(tensors: Tensors, encoding: str, rng: np.random.Generator) -> dict[str, Array]:
-    """What travels for these tensors; `rng` decides what is rounded up."""
+def packed_bytes(shapes: Shapes, encoding: str) -> int:
+    """Of all scales and codes together."""
+    return sum(_scale_bytes(shape) + _code_bytes(shape, encoding) for shape in shapes.values())
+
+
+def encode_tensors(
+    tensors: Tensors, encoding: str, rng: np.random.Generator, *, everything: bool
+) -> dict[str, Array]:
+    """What travels for these tensors; `rng` decides what is rounded up.
+
+    `everything` says that the fleet knows no others.
+    """
     if encoding == "float32":
         return dict(tensors)
-    encoded: dict[str, Array] = {}
     for name, x in tensors.items():
         if not np.max(np.abs(x), initial=0.0) <= LARGEST_VALUE:
             raise NotQuantisable(
                 f"tensor {name!r} holds NaN, infinity, or numbers beyond all training."
             )
-        how = layout(x.shape, encoding)
-        if how.scales is None:
-            encoded[name] = to_half(x)
-            continue
-        scale = _scale(x, how.scales, _LEVELS[encoding])
-        codes = _round(x / scale, _LEVELS[encoding], rng)
-        encoded[name] = codes if encoding == "int8" else _pack(codes)
-        encoded[SCALE + name] = scale
-    return encoded
+    if encoding == "float16":
+        return {name: to_half(x) for name, x in tensors.items()}
+    shapes = {name: x.shape for name, x in tensors.items()}
+    packed = np.zeros(packed_bytes(shapes, encoding), np.uint8)
+    for place in places(shapes, encoding):
+        x = tensors[place.name]
+        halves = _scale_halves(x, _LEVELS[encoding])
+        packed[place.scales] = halves.view(np.uint8)
+        codes = _round(x / _spread(halves), _LEVELS[encoding], rng).reshape(-1)
+        packed[place.codes] = codes.view(np.uint8) if encoding == "int8" else _pack(codes)
+    return {EVERYTHING if everything else packed_name(tensors): packed}
 
 
-def decode_tensors(
-    encoded: Mapping[str, Array], encoding: str, shapes: Mapping[str, tuple[int, ...]]
-) -> Tensors:
+def decode_tensors(encoded: Mapping[str, Array], encoding: str, shapes: Shapes) -> Tensors:
     """The float32 tensors of these shapes; float32 itself is not copied."""
-    return {name: _decode(name, encoded, encoding, shape) for name, shape in shapes.items()}
+    if encoding == "float32":
+        return {name: encoded[name] for name in shapes}
+    if encoding == "float16":
+        return {name: encoded[name].astype(np.float32) for name in shapes}
+    (packed,) = encoded.values()
+    tensors = {}
+    for place in places(shapes, encoding):
+        codes = packed[place.codes].view(np.int8)
+        if encoding == "int4":
+            codes = _unpack(codes, math.prod(place.shape))
+        x = codes.reshape(place.shape).astype(np.float32)
+        x *= _spread(packed[place.scales].view("<u2"))
+        tensors[place.name] = x
+    return tensors
 
 
-def are_scales(scale: Array) -> bool:
-    """Whether every one of them can be a scale; NaN and negative numbers cannot."""
-    return bool(np.all((scale >= SMALLEST_SCALE) & (scale <= LARGEST_VALUE)))
+def packed_name(names: Iterable[str]) -> str:
+    """The name of codes of just these tensors."""
+    return BETWEEN.join(sorted(names))
 
 
-def are_codes(codes: Array, size: int) -> bool:
-    """Whether every code of a tensor of `size` numbers is within -L … L, and nothing is hidden."""
-    if codes.dtype == np.int8:
-        return not np.any(codes == -128)
-    if codes.dtype == np.uint8:  # a half of binary 1000 is -8
-        hidden = size % 2 == 1 and codes[-1] & 0xF0 != 0
-        return not (hidden or np.any(codes & 0x0F == 0x08) or np.any(codes & 0xF0 == 0x80))
-    return True
+def bad_scale(packed: Array, shapes: Shapes, encoding: str) -> str | None:
+    """The first tensor with a scale that is none, as NaN and negative numbers."""
+    for place in places(shapes, encoding):
+        scales = _widened_scales(packed[place.scales].view("<u2"))
+        if not np.all((scales >= SMALLEST_SCALE) & (scales <= LARGEST_VALUE)):
+            return place.name
+    return None
+
+
+def bad_code(packed: Array, shapes: Shapes, encoding: str) -> str | None:
+    """The first tensor with a code beyond -L … L, or with something hidden behind the last."""
+    for place in places(shapes, encoding):
+        codes = packed[place.codes]
+        if encoding == "int8":
+            bad = np.any(codes == 0x80)  # -128
+        else:  # a half of binary 1000 is -8
+            hidden = math.prod(place.shape) % 2 == 1 and codes[-1] & 0xF0 != 0
+            bad = hidden or np.any(codes & 0x0F == 0x08) or np.any(codes & 0xF0 == 0x80)
+        if bad:
+            return place.name
+    return None
 
 
 def to_half(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
@@ -116,10 +162,37 @@ def widened(tensors: Mapping[str, Array]) -> dict[str, Array]:
     return {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in tensors.items()}
 
 
-def _scale(x: Array, scales: tuple[int, ...], levels: int) -> npt.NDArray[np.float32]:
-    axes = tuple(range(x.ndim - 1)) if scales else None
-    largest = np.max(np.abs(x), axis=axes)
-    return np.asarray(np.maximum(largest / levels, SMALLEST_SCALE), np.float32)
+def _scales(shape: tuple[int, ...]) -> int:
+    """How many scales a tensor has; also without numbers it has one."""
+    size = math.prod(shape)
+    return shape[-1] if len(shape) > 1 and size and size >= _CHANNEL * shape[-1] else 1
+
+
+def _scale_bytes(shape: tuple[int, ...]) -> int:
+    return _SCALE_BYTES * _scales(shape)
+
+
+def _code_bytes(shape: tuple[int, ...], encoding: str) -> int:
+    size = math.prod(shape)
+    return size if encoding == "int8" else (size + 1) // 2
+
+
+def _scale_halves(x: npt.NDArray[np.float32], levels: int) -> npt.NDArray[np.uint16]:
+    """The upper halves of the scales, rounded up: codes must not exceed ±L."""
+    flat = x.reshape(-1, _scales(x.shape))
+    largest = np.max(np.abs(flat), axis=0, initial=0.0)
+    whole = np.maximum(largest / levels, SMALLEST_SCALE).astype("<f4").view("<u4")
+    return np.asarray((whole + 0xFFFF) >> 16, "<u2")
+
+
+def _widened_scales(halves: Array) -> npt.NDArray[np.float32]:
+    return np.asarray((halves.astype("<u4") << 16).view("<f4"))
+
+
+def _spread(halves: Array) -> npt.NDArray[np.float32]:
+    """Scales as they multiply a tensor: one for all of it, or one for each of its last axis."""
+    scales = _widened_scales(halves)
+    return scales.reshape(() if len(scales) == 1 else (-1,))
 
 
 def _round(ratio: Array, levels: int, rng: np.random.Generator) -> npt.NDArray[np.int8]:
@@ -131,27 +204,12 @@ def _round(ratio: Array, levels: int, rng: np.random.Generator) -> npt.NDArray[n
 
 def _pack(codes: npt.NDArray[np.int8]) -> npt.NDArray[np.uint8]:
     halves = np.zeros(codes.size + codes.size % 2, np.uint8)
-    halves[: codes.size] = codes.reshape(-1).view(np.uint8) & 0x0F
+    halves[: codes.size] = codes.view(np.uint8) & 0x0F
     return np.asarray(halves[0::2] | halves[1::2] << 4, np.uint8)
 
 
-def _unpack(packed: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.int8]:
+def _unpack(packed: npt.NDArray[np.int8], size: int) -> npt.NDArray[np.int8]:
     codes = np.empty(2 * packed.size, np.int8)
-    signed = packed.view(np.int8)
-    codes[0::2] = signed << 4 >> 4  # shifting back repeats the sign
-    codes[1::2] = signed >> 4
+    codes[0::2] = packed << 4 >> 4  # shifting back repeats the sign
+    codes[1::2] = packed >> 4
     return codes[:size]
-
-
-def _decode(
-    name: str, encoded: Mapping[str, Array], encoding: str, shape: tuple[int, ...]
-) -> npt.NDArray[np.float32]:
-    codes = encoded[name]
-    if encoding == "float32":
-        return codes
-    if codes.dtype == np.uint8:
-        codes = _unpack(codes, math.prod(shape)).reshape(shape)
-    x = codes.astype(np.float32)
-    if codes.dtype == np.int8:
-        x *= encoded[SCALE + name]
-    return x

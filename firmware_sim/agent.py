@@ -121,6 +121,7 @@ class Agent:
         self._compression.enter(run)
         loss = self._rounds.train(run=run, round=number, exchange=exchange, base=base, done=done)
         learnt = self._learner.learnt(base, exchange)
+        everything = shared.fingerprint == self._slice.fingerprint
         update = to_bytes(
             Update(
                 device=self._device,
@@ -131,7 +132,9 @@ class Agent:
                 exchange=exchange,
                 fingerprint=self._slice.fingerprint,
                 encoding=self._compression.encoding,
-                tensors=self._compression.compress(learnt, device=self._device, round=number),
+                tensors=self._compression.compress(
+                    learnt, device=self._device, round=number, everything=everything
+                ),
             )
         )
         self._rounds.save(run=run, round=number, done=self._rounds.plan.steps, outbox=update)

@@ -36,12 +36,18 @@ class Compression:
         if self._residual.run != run:
             self._residual.run, self._residual.tensors = run, {}
 
-    def compress(self, learnt: Tensors, *, device: str, round: int) -> dict[str, Array]:
-        """What to send; the same device, round and numbers always give the same bytes."""
+    def compress(
+        self, learnt: Tensors, *, device: str, round: int, everything: bool
+    ) -> dict[str, Array]:
+        """What to send; the same device, round and numbers always give the same bytes.
+
+        `everything` says that the fleet knows no tensors but these.
+        """
         kept = self._residual.tensors
         wanted = {name: x + kept[name] if name in kept else x for name, x in learnt.items()}
         try:
-            sent = encode_tensors(wanted, self.encoding, _rng(device, round))
+            rng = _rng(device, round)
+            sent = encode_tensors(wanted, self.encoding, rng, everything=everything)
         except NotQuantisable as error:
             found = str(error).removesuffix(".")
             raise Diverged(f"in round {round} {found}; lower the learning rate.") from None

@@ -1,17 +1,20 @@
-"""Keeps the frames of a game in few bytes: now and then a whole one, else only what changed.
+"""Keeps the frames of a game in few bytes: what changed, and now and then a whole one beside it.
 
-    number:   0      1        2            15       16     17
-    record:   key    changes  changes  …   changes  key    changes  …
-    after:    0      1        2            15       0      1            frames since its key
+    number:   0      1        2            7        8        9
+    record:   -      changes  changes  …   changes  changes  changes  …
+              key                                   key
+    after:    0      1        2            7        0        1            frames since its key
 
-A key is a frame under raw deflate. Changes are the pixels that differ from the frame before:
-n places (uint16, little-endian), then n values (uint8). A frame is a key if its changes would
-take more bytes than the key before it, and at least every `CHAIN` frames, so that showing any
-frame takes one inflation and fewer than `CHAIN` changes. What goes is the oldest chain.
+Changes lead from the frame before to this one; they are n places (uint16, little-endian), m moves
+(uint8 to, uint8 from) and n values (uint8). A move takes a whole row of the frame before to
+another height: where a game scrolls, it stands for many pixels. Then the pixels at the places get
+the values. A key is a frame under raw deflate. There is one at least every `CHAIN` frames, so that
+showing any frame takes one inflation and fewer than `CHAIN` changes, and the frames after it take
+nothing but changes. Where changes would be long a key stands alone.
 
 Records lie one after the other in chunks, of which none is ever crossed. A record's position is
-counted in bytes from the first record ever; the index (position, size, after) is in memory, the
-chunks are in memory or in a file.
+counted in bytes from the first record ever; the index is in memory, the chunks are in memory or in
+a file. What goes is the oldest chain.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -29,16 +34,27 @@ import numpy as np
 
 from firmware_sim.runtime import Array
 
-CHAIN = 16  # frames from a key to the next, at most
+CHAIN = 8  # frames from a key to the next, at most
+STACK = 4  # frames that a player sees at once
 CHUNK = 2**16  # bytes
 LEAST_CHUNKS = 4  # hold two chains and a stack of frames that do not compress at all
+MOST_ROWS = 2**8  # of a frame: moves are uint8
 MOST_PIXELS = 2**13  # of a frame: places are uint16, and deflate's window is this long
-INDEX_BYTES = 8 + 2 + 1  # of a frame, in memory: position, size, after
+INDEX_BYTES = 8 + 2 + 1 + 2 + 1  # of a frame: position, changes, moves, bytes of its key, after
 # Fixed codes are inflated in about two thirds of the time, for up to 9 % more bytes: a frame is so
 # short that reading tables of codes of its own takes long.
 _LEVEL, _STRATEGY = 6, zlib.Z_FIXED
 _WINDOW = -13  # log₂ of deflate's window in bytes; negative for neither header nor checksum
 _CHANGE_BYTES = 3  # a place and a value
+_MOVE_BYTES = 2
+_MOST_OF_KEY = 1.5  # changes of so many times a key's bytes are put on as fast as it is inflated
+_FEW = 150  # changed pixels, for which moves are not worth looking for
+_TO_OLDEST = np.arange(1 - CHAIN, 1)[:, None]  # frames of a chain, counted from the oldest shown
+_TO_NEWEST = np.arange(1 - STACK, 1)[:, None]  # frames after that, counted from the newest
+# A word has a pixel of STACK frames, the oldest in its lowest byte: which bytes are from before
+# frame k, and a factor that puts a pixel of frame k into all others.
+_BEFORE = [np.uint32((1 << 8 * k) - 1) for k in range(STACK)]
+_FROM_ON = [np.uint32(0x01010101 >> 8 * k << 8 * k) for k in range(STACK)]
 
 
 class Arena(Protocol):
@@ -46,8 +62,8 @@ class Arena(Protocol):
 
     def write(self, position: int, record: bytes) -> None: ...
 
-    def read(self, start: int, stop: int) -> Iterator[bytes]:
-        """The bytes between two positions, in pieces."""
+    def read(self, start: int, stop: int) -> bytes | bytearray:
+        """What lies between two positions."""
 
     def forget(self, position: int) -> None: ...
 
@@ -65,9 +81,14 @@ class MemoryArena:
             self._chunks.append(bytearray(CHUNK))
         self._chunks[number - self._first][offset : offset + len(record)] = record
 
-    def read(self, start: int, stop: int) -> Iterator[bytes]:
-        for number, begin, end in _pieces(start, stop):
-            yield bytes(memoryview(self._chunks[number - self._first])[begin:end])
+    def read(self, start: int, stop: int) -> bytes | bytearray:
+        number, offset = divmod(start, CHUNK)
+        if offset + stop - start <= CHUNK:  # as most are, and pieces take as long as all the rest
+            return self._chunks[number - self._first][offset : offset + stop - start]
+        return b"".join(
+            self._chunks[number - self._first][begin:end]
+            for number, begin, end in _pieces(start, stop)
+        )
 
     def forget(self, position: int) -> None:
         while self._first < position // CHUNK and self._chunks:
@@ -93,22 +114,51 @@ class DiskArena:
     def write(self, position: int, record: bytes) -> None:
         os.pwrite(self._file, record, position % (self._chunks * CHUNK))
 
-    def read(self, start: int, stop: int) -> Iterator[bytes]:
-        for number, begin, end in _pieces(start, stop):
-            place = number % self._chunks * CHUNK + begin
-            yield os.pread(self._file, end - begin, place)
+    def read(self, start: int, stop: int) -> bytes | bytearray:
+        return b"".join(
+            os.pread(self._file, end - begin, number % self._chunks * CHUNK + begin)
+            for number, begin, end in _pieces(start, stop)
+        )
 
     def forget(self, position: int) -> None:
         """Nothing to do: later chunks take the place of earlier ones."""
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A frame as it is stored."""
+
+    content: bytes  # places, moves and values, then the key
+    changes: int = 0
+    moves: int = 0
+    key_bytes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """What is put on the canvases of a batch: whole frames, then moves, then changes.
+
+    Rows and pixels are counted through all canvases.
+    """
+
+    keys: list[tuple[int, memoryview]]  # canvas, and its frame under deflate
+    to_rows: Array
+    from_rows: Array
+    places: Array
+    values: Array
 
 
 class Frames:
     """The newest frames, numbered from the first one ever; at most `most`, in so many chunks."""
 
     def __init__(self, shape: tuple[int, int], *, most: int, chunks: int, arena: Arena) -> None:
+        self._shape = shape
         self.pixels = shape[0] * shape[1]
-        if self.pixels > MOST_PIXELS:
-            raise ValueError(f"a frame has at most {MOST_PIXELS} pixels, not {self.pixels}.")
+        if self.pixels > MOST_PIXELS or shape[0] > MOST_ROWS:
+            raise ValueError(
+                f"a frame has at most {MOST_PIXELS} pixels in {MOST_ROWS} rows, "
+                f"not {self.pixels} in {shape[0]}."
+            )
         if chunks < LEAST_CHUNKS:
             raise ValueError(f"frames take at least {LEAST_CHUNKS * CHUNK} bytes.")
         self.first = 0  # the oldest that can be shown
@@ -119,11 +169,14 @@ class Frames:
         # A chain stays until all of it is old, so there may be almost one more than is asked for.
         self._rows = most + CHAIN
         self._position = np.zeros(self._rows, np.int64)
-        self._size = np.zeros(self._rows, np.uint16)
+        self._changes = np.zeros(self._rows, np.uint16)
+        self._moves = np.zeros(self._rows, np.uint8)
+        self._key_bytes = np.zeros(self._rows, np.uint16)
         self._after = np.zeros(self._rows, np.uint8)
         self._head = 0  # position behind the newest record
         self._newest = np.zeros(self.pixels, np.uint8)
-        self._key_size = 0
+        self._last_key_bytes = 0
+        self._canvas = np.empty((0, self.pixels), np.uint8)  # where the last batch was put together
 
     @property
     def stored_bytes(self) -> int:
@@ -132,94 +185,155 @@ class Frames:
 
     def append(self, frame: Array) -> None:
         pixels = np.ascontiguousarray(frame, np.uint8).reshape(-1)
-        record, after = self._encode(pixels)
-        size = len(record)
-        record += b"\0" * (size % 2)  # places can be read as uint16 only from even positions
+        record = self._encode(pixels)
         start = self._head
-        if start % CHUNK + len(record) > CHUNK:
+        if start % CHUNK + len(record.content) > CHUNK:
             start += CHUNK - start % CHUNK
         self._make_room(start)
-        self._arena.write(start, record)
-        row = self.end % self._rows
-        self._position[row], self._size[row], self._after[row] = start, size, after
-        self._head = start + len(record)
+        self._arena.write(start, record.content)
+        before, row = (self.end - 1) % self._rows, self.end % self._rows
+        self._position[row] = start
+        self._changes[row], self._moves[row] = record.changes, record.moves
+        self._key_bytes[row] = record.key_bytes
+        self._after[row] = 0 if record.key_bytes else self._after[before] + 1
+        # Places can be read as uint16 only from even positions.
+        self._head = start + len(record.content) + len(record.content) % 2
         self._newest = pixels.copy()
         self.end += 1
 
-    def histories(self, newest: Array, length: int) -> Array:
-        """The last `length` frames up to each of `newest`, oldest first: uint8 [length, n, pixels].
+    def stacks(self, newest: Array, out: Array) -> tuple[Array, Array]:
+        """Of each frame in `newest` the STACK frames before it, and the STACK that end with it.
 
-        Where a history reaches back behind the first frame, that one is shown.
+        Both are uint8 [n, pixels, STACK], the oldest frame first; where they would begin before
+        the first frame, that one is shown. They lie in `out`, uint32 [2, n, pixels].
         """
-        count = len(newest)
-        numbers = newest - np.arange(length)[::-1, None]  # [length, n]
-        oldest = np.maximum(numbers[0], self.first)
+        *oldest, one, two, three, last = self._steps(newest)
+        if len(self._canvas) != len(newest):
+            self._canvas = np.empty((len(newest), self.pixels), np.uint8)
+        canvas, (words, later_words) = self._canvas, out
+        for step in oldest:
+            self._put_on(canvas, step)
+        np.multiply(canvas, _FROM_ON[0], out=words, dtype="<u4")
+        for k, step in enumerate((one, two, three), start=1):
+            self._put_on(canvas, step)
+            # Most pixels are what they were: to change the others is faster than to write all.
+            for sample, _ in step.keys:
+                _show(k, canvas[sample], words[sample], slice(None))
+            if len(step.to_rows):
+                by_row = (-1, self._shape[1])
+                _show(k, canvas.reshape(by_row), words.reshape(by_row), step.to_rows)
+            _show(k, canvas.reshape(-1), words.reshape(-1), step.places)
+        self._put_on(canvas, last)
+        shape = (*canvas.shape, STACK)
+        before = words.view(np.uint8).reshape(shape)
+        after = np.right_shift(words, 8, out=later_words).view(np.uint8).reshape(shape)
+        after[..., -1] = canvas
+        return before, after
+
+    def _steps(self, newest: Array) -> list[_Step]:
+        """Some steps to the oldest frames, from their keys on, then one to each later frame."""
+        oldest = np.maximum(newest - STACK, self.first)
         keys = oldest - self._after[oldest % self._rows]
+        # Frames by step and sample; 0 is the step to the oldest, where some have no frames before.
+        grid = np.concatenate([oldest + _TO_OLDEST, newest + _TO_NEWEST])
+        wanted = grid >= keys
+        wanted[CHAIN:] &= grid[CHAIN:] > oldest
+        at, samples = np.nonzero(wanted)
+        numbers = grid[wanted]
+        rows = numbers % self._rows
         data, shift = self._read(keys, newest)
-        # All records that are needed, in the order in which they are to be put on: for the oldest
-        # frames their keys and the changes since; for each later frame its own record.
-        since = oldest - keys
-        later, sample = np.nonzero(numbers[1:] > self.first)
-        stages = np.concatenate([np.zeros(count + since.sum(), np.int64), later + 1])
-        samples = np.concatenate([np.arange(count), np.repeat(np.arange(count), since), sample])
-        needed = np.concatenate([keys, _ranges(keys + 1, since), numbers[later + 1, sample]])
-        rows = needed % self._rows
         starts = self._position[rows] + shift[samples]
-        sizes = self._size[rows].astype(np.int64)
-        whole = self._after[rows] == 0
+        changes, moves = self._counts(rows)
+        key_starts = starts + _CHANGE_BYTES * changes + _MOVE_BYTES * moves
+        key_bytes = self._key_bytes[rows]
+        whole = (numbers == keys[samples]) | (changes == 0) & (key_bytes > 0)
+        changes[whole] = moves[whole] = 0  # such a frame needs none
 
-        changes = np.where(whole, 0, sizes // _CHANGE_BYTES)
-        canvases = (stages * count + samples) * self.pixels
-        places = np.repeat(canvases, changes) + data.view("<u2")[_ranges(starts // 2, changes)]
-        values = data[_ranges(starts + 2 * changes, changes)]
+        halves = data.view("<u2")
+        first_values = starts + 2 * changes + _MOVE_BYTES * moves
+        values = data[_ranges(first_values, changes)]
+        starts //= 2
+        places = np.repeat(samples * self.pixels, changes)
+        places += halves[_ranges(starts, changes)]
+        pairs = halves[_ranges(starts + changes, moves)]
+        canvas_rows = np.repeat(samples * self._shape[0], moves)
+        to_rows, from_rows = canvas_rows + (pairs & 0xFF), canvas_rows + (pairs >> 8)
+        wholes = np.flatnonzero(whole)
+        key_starts = key_starts[wholes]
+        key_stops = key_starts + key_bytes[wholes]
+        spans = zip(samples[wholes].tolist(), key_starts.tolist(), key_stops.tolist(), strict=True)
+        inflatable = [(sample, data[start:stop].data) for sample, start, stop in spans]
 
-        shown = np.empty((length, count, self.pixels), np.uint8)
-        records = np.searchsorted(stages, np.arange(length + 1))
-        ends = np.concatenate([[0], np.cumsum(changes)])[records]
-        keys_of: list[list[int]] = [[] for _ in range(length)]  # records of whole frames by stage
-        for record in np.flatnonzero(whole).tolist():
-            keys_of[stages[record]].append(record)
-        # Single numbers are taken out of lists, which is several times as fast.
-        number_of, start_of, size_of = needed.tolist(), starts.tolist(), sizes.tolist()
-        inflated: dict[int, Array] = {}  # each once
-        for stage in range(length):
-            if stage:
-                shown[stage] = shown[stage - 1]
-            for record in keys_of[stage]:
-                number, start = number_of[record], start_of[record]
-                if number not in inflated:
-                    inflated[number] = self._inflate(data[start : start + size_of[record]])
-                shown[stage, samples[record]] = inflated[number]
-            # Where a place comes twice numpy keeps the later value.
-            part = slice(ends[stage], ends[stage + 1])
-            shown.reshape(-1)[places[part]] = values[part]
-        return shown
+        # Changes up to the oldest frames need no steps of their own where nothing moves.
+        moving = sorted({*at[moves > 0].tolist()} & {*range(1, CHAIN)})
+        bounds = np.searchsorted(at, [0, *moving, *range(CHAIN, CHAIN + STACK + 1)])
+        return [
+            _Step(inflatable[k], to_rows[m], from_rows[m], places[c], values[c])
+            for k, m, c in zip(
+                _slices(np.searchsorted(wholes, bounds)),
+                _slices(_before(moves)[bounds]),
+                _slices(_before(changes)[bounds]),
+                strict=True,
+            )
+        ]
 
     def _read(self, oldest: Array, newest: Array) -> tuple[Array, Array]:
         """All records from each oldest to its newest, and what to add to a position of theirs."""
         last = newest % self._rows
+        changes, moves = self._counts(last)
         starts = self._position[oldest % self._rows]
-        stops = self._position[last] + self._size[last] + self._size[last] % 2
+        stops = self._position[last] + _CHANGE_BYTES * changes + _MOVE_BYTES * moves
+        stops += self._key_bytes[last]
+        stops += stops % 2
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
-        read = self._arena.read
-        data = b"".join(piece for start, stop in spans for piece in read(start, stop))
+        data = b"".join([self._arena.read(start, stop) for start, stop in spans])
         lengths = stops - starts
         return np.frombuffer(data, np.uint8), np.cumsum(lengths) - lengths - starts
 
-    def _inflate(self, record: Array) -> Array:
-        return np.frombuffer(zlib.decompress(record.data, _WINDOW, self.pixels), np.uint8)
+    def _counts(self, rows: Array) -> tuple[Array, Array]:
+        """Of changes and moves, in a type in which sums are right."""
+        return self._changes[rows].astype(np.int64), self._moves[rows].astype(np.int64)
 
-    def _encode(self, pixels: Array) -> tuple[bytes, int]:
-        """The record of the next frame, and how many frames it comes after its key."""
-        after = int(self._after[(self.end - 1) % self._rows]) + 1
-        if self.end and after < CHAIN:
-            places = np.flatnonzero(pixels != self._newest)
-            if _CHANGE_BYTES * len(places) < self._key_size:
-                return places.astype("<u2").tobytes() + pixels[places].tobytes(), after
+    def _put_on(self, canvas: Array, step: _Step) -> None:
+        for sample, key in step.keys:
+            canvas[sample] = np.frombuffer(zlib.decompress(key, _WINDOW, self.pixels), np.uint8)
+        if len(step.to_rows):
+            rows = canvas.reshape(-1, self._shape[1])
+            rows[step.to_rows] = rows[step.from_rows]
+        canvas.reshape(-1)[step.places] = step.values
+
+    def _encode(self, pixels: Array) -> _Record:
+        places, moves = np.flatnonzero(pixels != self._newest), b""
+        if len(places) > _FEW:
+            moved, found = self._moved(pixels)
+            left = np.flatnonzero(pixels != moved)
+            if 2 * len(left) < len(places):  # moves take time when they are shown
+                places, moves = left, found
+        changes = places.astype("<u2").tobytes() + moves + pixels[places].tobytes()
+        longest = min(_MOST_OF_KEY * self._last_key_bytes, longest_changes(self.pixels))
+        related = self.end > 0 and len(changes) <= longest
+        if related and self._after[(self.end - 1) % self._rows] + 1 < CHAIN:
+            return _Record(changes, len(places), len(moves) // _MOVE_BYTES)
         deflate = zlib.compressobj(_LEVEL, wbits=_WINDOW, strategy=_STRATEGY)
-        record = deflate.compress(pixels.data) + deflate.flush()
-        self._key_size = len(record)
-        return record, 0
+        key = deflate.compress(pixels.data) + deflate.flush()
+        self._last_key_bytes = len(key)
+        if not related:
+            return _Record(key, key_bytes=len(key))
+        return _Record(changes + key, len(places), len(moves) // _MOVE_BYTES, len(key))
+
+    def _moved(self, pixels: Array) -> tuple[Array, bytes]:
+        """The newest frame with rows moved so that it looks more like `pixels`, and the moves."""
+        old, new = self._newest.reshape(self._shape), pixels.reshape(self._shape)
+        differ = np.count_nonzero(old != new, axis=1)
+        to = np.flatnonzero(differ)
+        # Every fourth pixel is enough to find the row that is most alike.
+        coarse = np.ascontiguousarray(old[:, ::4])
+        from_ = np.count_nonzero(new[to, None, ::4] != coarse, axis=2).argmin(axis=1)
+        better = np.count_nonzero(new[to] != old[from_], axis=1) + 1 < differ[to]
+        to, from_ = to[better], from_[better]
+        moved = old.copy()
+        moved[to] = old[from_]
+        return moved.reshape(-1), np.stack([to, from_], axis=1).astype(np.uint8).tobytes()
 
     def _make_room(self, start: int) -> None:
         """Drops the oldest chains until one more frame at `start` is within both limits."""
@@ -251,3 +365,29 @@ def _ranges(starts: Array, counts: Array) -> Array:
     total = int(ends[-1]) if len(ends) else 0
     ranges: Array = np.repeat(starts - (ends - counts), counts) + np.arange(total)
     return ranges
+
+
+def longest_key(pixels: int) -> int:
+    """Bytes of a frame that does not compress: deflate's stored blocks have short headers."""
+    return pixels + 16
+
+
+def longest_changes(pixels: int) -> int:
+    """So few bytes that changes, with a key every CHAIN frames, are never more than keys alone."""
+    return pixels // 2
+
+
+def _before(counts: Array) -> Array:
+    """How many there are before each, and in all."""
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _slices(bounds: Array) -> list[slice]:
+    return [slice(start, stop) for start, stop in pairwise(bounds.tolist())]
+
+
+def _show(k: int, pixels: Array, words: Array, where: Array | slice) -> None:
+    """Puts pixels, or rows of them, into the bytes of their words that show frame k and later."""
+    shown = np.multiply(pixels[where], _FROM_ON[k], dtype="<u4")
+    shown |= words[where] & _BEFORE[k]
+    words[where] = shown

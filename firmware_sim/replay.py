@@ -15,6 +15,8 @@ How many entries there are follows from what the frames really take (see `frames
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,18 +27,20 @@ from firmware_sim.frames import (
     CHUNK,
     INDEX_BYTES,
     LEAST_CHUNKS,
+    STACK,
     DiskArena,
     Frames,
     MemoryArena,
+    longest_changes,
+    longest_key,
 )
 from firmware_sim.runtime import Array
 
-STACK = 4  # frames that the player sees at once
 MOST_FRAMES = 1_000_000  # the paper's replay on powerful devices
 ENTRY_BYTES = INDEX_BYTES + 1 + 2 + 4 + 1  # in memory: of the frame, behind, action, reward, done
 # Fewer than a frame of Breakout takes with its entry, and games are rarely plainer: so frames run
 # out of bytes before entries run out of rows, which take less than a fifth of the budget.
-_LEAST_FRAME_BYTES = 100
+_LEAST_FRAME_BYTES = 120
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,27 @@ class Transitions:
     reward: Array  # float32
     next_obs: Array  # uint8
     done: Array  # float32: 1 where the game was over, and nothing more could be won
+
+
+class _StackMemory:
+    """Memory for the stacks of a batch, used again once nobody holds them any more.
+
+    A block of this size would come from the kernel every time, page by page, which takes as long
+    as everything else. There are two, since one batch is mostly held while the next is drawn.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: deque[tuple[bytearray, weakref.ref[Array]]] = deque(maxlen=2)
+
+    def lend(self, words: int) -> Array:
+        """So many words of STACK bytes each."""
+        size = np.dtype("<u4").itemsize * words
+        free = (block for block, lent in self._blocks if len(block) == size and lent() is None)
+        block = next(free, None) or bytearray(size)
+        lent = np.frombuffer(block, "<u4")  # whatever is cut out of it keeps it alive
+        kept = [other for other in self._blocks if other[0] is not block]
+        self._blocks = deque([*kept, (block, weakref.ref(lent))], maxlen=2)
+        return lent
 
 
 class Replay:
@@ -75,6 +100,7 @@ class Replay:
             )
         arena = DiskArena(folder, chunks) if folder else MemoryArena()
         self._shape = frame
+        self._memory = _StackMemory()
         self._frames = Frames(frame, most=self.capacity, chunks=chunks, arena=arena)
         self._behind = np.zeros(self.capacity, np.uint8)  # at most STACK: more is never needed
         self._action = np.zeros(self.capacity, np.int16)
@@ -147,20 +173,20 @@ class Replay:
 
     def _stacks(self, entries: Array, behind: Array) -> tuple[Array, Array]:
         """What was seen before and after the step to each entry, as uint8 [n, h, w, STACK]."""
-        frames = self._frames.histories(entries, STACK + 1)
-        for place in range(STACK):
-            frames[place, behind < STACK - place] = 0  # its episode had not begun
-        obs, next_obs = np.empty((2, len(entries), self._frames.pixels, STACK), np.uint8)
-        # Several times as fast as a copy of the frames with their axes transposed.
-        for place in range(STACK):
-            obs[..., place] = frames[place]
-            next_obs[..., place] = frames[place + 1]
+        words = self._memory.lend(2 * len(entries) * self._frames.pixels)
+        out = words.reshape(2, len(entries), self._frames.pixels)
+        obs, next_obs = self._frames.stacks(entries, out)
+        for sample in np.flatnonzero(behind < STACK).tolist():  # its episode had just begun
+            obs[sample, :, : STACK - int(behind[sample])] = 0
+            next_obs[sample, :, : STACK - 1 - int(behind[sample])] = 0
         shape = (len(entries), *self._shape, STACK)
         return obs.reshape(shape), next_obs.reshape(shape)
 
 
 def bytes_for(frames: int, frame: tuple[int, int] = (84, 84)) -> int:
     """A budget that surely holds so many frames, even of noise."""
-    largest = frame[0] * frame[1] + 16  # deflate's stored blocks have a few bytes of header
-    chunks = LEAST_CHUNKS + (frames + CHAIN) // (CHUNK // largest)
+    pixels = frame[0] * frame[1]
+    # At the end of a chunk up to the longest record is left empty.
+    filled = CHUNK - longest_key(pixels) - longest_changes(pixels)
+    chunks = LEAST_CHUNKS + (frames + CHAIN) // (filled // longest_key(pixels))
     return (frames + CHAIN) * max(ENTRY_BYTES, _LEAST_FRAME_BYTES) + chunks * CHUNK

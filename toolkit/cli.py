@@ -14,13 +14,20 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
 from firmware_sim.bundle import open_bundle
 from profiles import Profile, load_profile, profile_names
 from toolkit.bench.commands import bench
+from toolkit.errors import ToolkitError
+from toolkit.experiment.commands import (
+    EXPERIMENT_EXAMPLES,
+    FIGURES_EXAMPLES,
+    experiment,
+    figures,
+)
+from toolkit.experiment.study import Interrupted
 from toolkit.terminal import USER_ERRORS, quiet_terminal
 
 app = typer.Typer(
@@ -30,13 +37,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
+app.command(epilog=EXPERIMENT_EXAMPLES)(experiment)
+app.command(epilog=FIGURES_EXAMPLES)(figures)
 
 INTERRUPTED = 130  # exit code after Ctrl-C, by the shells' convention
 LONGEST_SENTENCE = 600  # characters; the converter can say far more
-
-
-class Interrupted(Exception):
-    """Ctrl-C in a command that says by itself what is kept."""
 
 
 class Task(StrEnum):
@@ -61,7 +66,8 @@ class Topology(StrEnum):
     epilog="Examples:\n\n"
     "toolkit export --profile weak\n\n"
     "toolkit export --profile powerful --task cifar10 --topology cascading --out build/cifar\n\n"
-    "toolkit export --profile weak --model my_branch.py:branch"
+    "toolkit export --profile weak --model my_branch.py:branch\n\n"
+    "toolkit export --profile weak --tune"
 )
 def export(
     profile: Annotated[
@@ -84,8 +90,16 @@ def export(
     seed: Annotated[
         int, typer.Option(help="Of the random initial weights.", min=0, max=2**32 - 1)
     ] = 0,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Time every formulation of the convolutions here.")
+    ] = False,
+    tuning: Annotated[
+        Path | None, typer.Option(help="What `python -m firmware_sim.tune` wrote on a device.")
+    ] = None,
 ) -> None:
     """Write a bundle: a branch that trains, its shared slice, and an inference model."""
+    if tune and tuning:
+        raise ToolkitError("--tune measures a tuning and --tuning reads one; give one of the two.")
     chosen = load_profile(profile)
     target = out or Path("build") / chosen.name
     with quiet_terminal() as console, console.status("starting TensorFlow") as status:
@@ -93,12 +107,17 @@ def export(
 
         from toolkit import zoo
         from toolkit.calibration import calibration_for
-        from toolkit.export.bundle import STAGES
+        from toolkit.export.bundle import STAGES, TUNED_STAGES
         from toolkit.export.bundle import export as write_bundle
+        from toolkit.tuning.files import read as read_tuning
+        from toolkit.tuning.layers import layers_of
         from toolkit.user_model import load_branch
 
+        stages = TUNED_STAGES if tune else STAGES
+
         def progress(stage: str) -> None:
-            status.update(f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage}")
+            number = stages.index(stage.partition(":")[0]) + 1
+            status.update(f"{number}/{len(stages)} {stage}")
 
         keras.utils.set_random_seed(seed)
         smaller = None
@@ -110,7 +129,14 @@ def export(
                 smaller = partial(zoo.build, task.value, "lightweight", topology.value)
         examples = calibration_for(branch, None if model else task.value, calibration)
         bundle = write_bundle(
-            branch, chosen, target, calibration=examples, progress=progress, smaller=smaller
+            branch,
+            chosen,
+            target,
+            calibration=examples,
+            progress=progress,
+            smaller=smaller,
+            tuning=read_tuning(tuning, chosen.runtime, layers_of(branch)) if tuning else None,
+            tune=tune,
         )
     measured = bundle.manifest["measured"]
     estimated = bundle.manifest["estimated"]["peak_bytes"]
@@ -123,6 +149,60 @@ def export(
         f"{chosen.memory_cap_mib} MiB (estimated: {estimated / 2**20:.0f} MiB) in micro-batches of "
         f"{bundle.manifest['micro_batch_size']}; {measured['step_seconds'] * 1e3:.1f} ms a step of "
         f"{chosen.batch_size} ({measured['runtime']}, {measured['threads']} thread(s))"
+    )
+    if tune:
+        source = bundle.manifest["tuning"]["source"]
+        typer.echo(f"of the shipped and the measured tuning, the {source} one was kept")
+
+
+@app.command(
+    epilog="Example:\n\n"
+    "toolkit candidates --profile weak --out build/candidates\n\n"
+    "python -m firmware_sim.tune build/candidates --out tuning.json   (on the device)\n\n"
+    "toolkit export --profile weak --tuning tuning.json"
+)
+def candidates(
+    profile: Annotated[
+        str, typer.Option(help="A shipped profile (see `toolkit profiles`) or a .toml file.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to be carried to a device.")],
+    task: Annotated[Task, typer.Option(help="Which of the zoo's networks.")] = Task.atari,
+    topology: Annotated[
+        Topology, typer.Option(help="What the branches have in common.")
+    ] = Topology.share_first,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Your own branch, path/to/file.py:function, instead of the zoo's."),
+    ] = None,
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(help="As the export found to fit.", min=1, show_default="the profile's batch"),
+    ] = None,
+) -> None:
+    """Write every formulation of a branch's convolutions, for a device to time."""
+    chosen = load_profile(profile)
+    with quiet_terminal() as console, console.status("starting TensorFlow") as status:
+        from toolkit import zoo
+        from toolkit.autodiff.lower import part_bytes
+        from toolkit.tuning.candidates import write_candidates
+        from toolkit.tuning.layers import layers_of
+        from toolkit.user_model import load_branch
+
+        branch = (
+            load_branch(model) if model else zoo.build(task.value, chosen.branch, topology.value)
+        )
+        layers = layers_of(branch)
+        write_candidates(
+            layers,
+            micro_batch or chosen.batch_size,
+            out,
+            part_bytes=part_bytes(chosen.runtime),
+            progress=status.update,
+        )
+    typer.echo(f"{out}: {branch.name}; {', '.join(layer.name for layer in layers)}")
+    typer.echo(
+        f"on the device: python -m firmware_sim.tune {out.name} --runtime {chosen.runtime} "
+        f"--threads {chosen.threads}"
     )
 
 
@@ -237,6 +317,9 @@ def inspect(
         typer.echo(json.dumps(report, indent=2))
     else:
         print_report(report, Console())
+        if tuning := report.get("tuning"):  # earlier bundles have none
+            chosen = (f"{name} by {c['formulation']}" for name, c in tuning["layers"].items())
+            typer.echo(f"formulations ({tuning['source']}): {', '.join(chosen) or 'no choice'}")
 
 
 @app.command()
@@ -263,32 +346,19 @@ def profiles(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("build/demo"),
-    rounds: Annotated[int, typer.Option(help="Merges of a fleet.", min=1)] = 30,
+    rounds: Annotated[int, typer.Option(help="Merges of a fleet.", min=1)] = 15,
     steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
     embedded: Annotated[
         bool, typer.Option(help="Use the embedded broker even if mosquitto is installed.")
     ] = False,
 ) -> None:
-    """Let three unequal devices learn digits: alone, all alike, and each as it can.
+    """Let a weak and a powerful device learn digits: alone, both alike, and each as it can.
 
-    Starts a broker, an aggregator and the devices as processes of their own, and compares.
+    This is `toolkit experiment digits` in short, over a real broker and in the device's runtime.
     """
-    with quiet_terminal() as console, console.status("starting TensorFlow"):
-        from toolkit.demo import Board, run_demo
-        from toolkit.fleet.local import Work
+    from toolkit.demo import run_demo
 
-    board = Board(rounds)
-    with (
-        quiet_terminal() as console,
-        Live(board, console=console, transient=True, get_renderable=board.__rich__),
-    ):
-        try:
-            work = Work(task="digits", rounds=rounds, steps=steps)
-            figure = run_demo(out, board, work=work, embedded=embedded)
-        except KeyboardInterrupt:
-            raise Interrupted(f"all processes are stopped; {out} keeps what they had") from None
-    Console().print(board)
-    typer.echo(f"the learning curves are in {figure}")
+    run_demo(out, rounds=rounds, steps=steps, embedded=embedded)
 
 
 @app.command(
@@ -377,7 +447,7 @@ def main() -> None:
             Console(stderr=True).print("interrupted; nothing was replaced", highlight=False)
         raise
     except Interrupted as interrupted:
-        Console(stderr=True).print(f"interrupted; {interrupted}", highlight=False)
+        Console(stderr=True).print(f"interrupted; {interrupted}", highlight=False, soft_wrap=True)
         sys.exit(INTERRUPTED)
 
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from firmware_sim.runtime import Array, TensorSpec
-from firmware_sim.tasks.labelled import Examples
+from firmware_sim.tasks.labelled import Examples, own_numbers
 from firmware_sim.tasks.task import TaskError
 
 EXAMPLE = TensorSpec((32, 32, 3), np.dtype(np.uint8))
@@ -30,61 +34,129 @@ MD5 = {
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
 TEST = "test_batch"
+TRAINING = [name for name in MD5 if name != TEST]
+UNPACKED = ("cifar-10-batches-py", "cifar-10-batches-bin")  # folders inside the archives
 
 
-def read_cifar10(folder: Path) -> Examples:
-    """50,000 images to train on and 10,000 to test with, as uint8 [n, 32, 32, 3]."""
-    if (folder / "data_batch_1").exists():
-        read, suffix = read_python_batch, ""
-    elif (folder / "data_batch_1.bin").exists():
-        read, suffix = read_binary_batch, ".bin"
-    else:
-        raise TaskError(
-            f"{folder} holds neither data_batch_1 nor data_batch_1.bin, as the folder unpacked "
-            "from CIFAR-10's python or binary version does."
-        )
-    training = [name for name in MD5 if name != TEST]
-    x = np.empty((len(training) * PER_FILE, *EXAMPLE.shape), np.uint8)
-    y = np.empty(len(x), np.int32)
-    for i, name in enumerate(training):
-        part = slice(i * PER_FILE, (i + 1) * PER_FILE)
-        x[part], y[part] = read(folder / f"{name}{suffix}")
-    return Examples(x, y, *read(folder / f"{TEST}{suffix}"))
+@dataclass(frozen=True)
+class BatchFile:
+    """A file of the folder or of the archive; it is read only if its size is plausible."""
+
+    name: str
+    where: str  # for messages
+    size: int  # bytes
+    read: Callable[[], bytes]
 
 
-def read_python_batch(file: Path) -> tuple[Array, Array]:
+def read_cifar10(source: Path, share: tuple[float, float] | None = None) -> Examples:
+    """50,000 images to train on and 10,000 to test with, as uint8 [n, 32, 32, 3].
+
+    `source` is the publisher's archive, or a folder unpacked from it. Of a device's own share no
+    more is ever held than that, the test images and one file; it is what `own_share` answers.
+    """
+    found = _Found(share)
+    try:
+        for file in _in_archive(source) if source.is_file() else _in_folder(source):
+            found.add(file)
+    except OSError as error:
+        where = error.filename or source
+        raise TaskError(f"{where} cannot be read ({error.strerror or error}).") from None
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise TaskError(f"{source} cannot be read as an archive ({error}).") from None
+    return found.examples(source)
+
+
+class _Found:
+    """Files as they come, in any order; the images that are wanted go to their place at once."""
+
+    def __init__(self, share: tuple[float, float] | None) -> None:
+        self._share = share
+        self._own = np.empty(0, np.int64)  # numbers of the wanted images in the whole set
+        self._missing = set(MD5)
+        self._x: Array | None = None
+        self._y = np.empty(0, np.int32)
+        self._test: tuple[Array, Array] | None = None
+
+    def add(self, file: BatchFile) -> None:
+        binary = file.name.endswith(".bin")
+        images, labels = read_binary_batch(file) if binary else read_python_batch(file)
+        name = file.name.removesuffix(".bin")
+        self._missing.discard(name)
+        if name == TEST:
+            self._test = np.ascontiguousarray(images), labels
+            return
+        count, number = len(labels), TRAINING.index(name)
+        if self._x is None:
+            whole = len(TRAINING) * count
+            self._own = own_numbers(whole, self._share) if self._share else np.arange(whole)
+            self._x = np.empty((len(self._own), *EXAMPLE.shape), np.uint8)
+            self._y = np.empty(len(self._own), np.int32)
+        places = np.flatnonzero(self._own // count == number)
+        chosen = self._own[places] % count
+        self._x[places], self._y[places] = images[chosen], labels[chosen]
+
+    def examples(self, source: Path) -> Examples:
+        if self._missing or self._x is None or self._test is None:
+            raise TaskError(f"{source} lacks {', '.join(sorted(self._missing))} of CIFAR-10.")
+        return Examples(self._x, self._y, *self._test)
+
+
+def _in_folder(folder: Path) -> Iterator[BatchFile]:
+    folders = [folder, *(folder / name for name in UNPACKED)]
+    for place, suffix in ((place, suffix) for place in folders for suffix in ("", ".bin")):
+        if (place / f"{TRAINING[0]}{suffix}").exists():
+            for name in MD5:
+                yield in_folder(place / f"{name}{suffix}")
+            return
+    raise TaskError(
+        f"{folder} holds neither data_batch_1 nor data_batch_1.bin, as the folder unpacked "
+        "from CIFAR-10's python or binary version does."
+    )
+
+
+def in_folder(path: Path) -> BatchFile:
+    return BatchFile(path.name, str(path), path.stat().st_size, path.read_bytes)
+
+
+def _in_archive(archive: Path) -> Iterator[BatchFile]:
+    """In the order of the archive, which is unpacked once, in memory, file by file."""
+    with tarfile.open(archive, "r|*") as opened:
+        for member in opened:
+            name = member.name.rsplit("/", 1)[-1]
+            content = opened.extractfile(member) if member.isfile() else None
+            if content is not None and name.removesuffix(".bin") in MD5:
+                yield BatchFile(name, f"{member.name} in {archive}", member.size, content.read)
+
+
+def read_python_batch(file: BatchFile) -> tuple[Array, Array]:
     """A file of the python version; the very bytes whose sum was checked are unpickled."""
     content = _content(file, PICKLE_LIMIT)
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != MD5.get(file.name):
         raise TaskError(
-            f"{file} is not the publisher's file, so it is not unpickled; unpack it anew."
+            f"{file.where} is not the publisher's file, so it is not unpickled; unpack it anew."
         )
     batch = pickle.loads(content, encoding="bytes")
     return _images(batch[b"data"]), np.array(batch[b"labels"], np.int32)
 
 
-def read_binary_batch(file: Path, count: int = PER_FILE) -> tuple[Array, Array]:
+def read_binary_batch(file: BatchFile, count: int = PER_FILE) -> tuple[Array, Array]:
     """A file of the binary version, with `count` records."""
     content = _content(file, count * RECORD)
     if len(content) != count * RECORD:
-        raise TaskError(f"{file} has {len(content)} bytes, and not {count * RECORD}.")
+        raise TaskError(f"{file.where} has {len(content)} bytes, and not {count * RECORD}.")
     records = np.frombuffer(content, np.uint8).reshape(count, RECORD)
     labels = records[:, 0].astype(np.int32)
     if labels.max() >= CLASSES:
-        raise TaskError(f"{file} is not CIFAR-10's: it has a label {labels.max()}.")
+        raise TaskError(f"{file.where} is not CIFAR-10's: it has a label {labels.max()}.")
     return _images(records[:, 1:]), labels
 
 
-def _content(file: Path, limit: int) -> bytes:
-    try:
-        size = file.stat().st_size
-        if size > limit:
-            raise TaskError(f"{file} has {size} bytes, more than any file of CIFAR-10's.")
-        return file.read_bytes()
-    except OSError as error:
-        raise TaskError(f"{file} cannot be read ({error.strerror}).") from None
+def _content(file: BatchFile, limit: int) -> bytes:
+    if file.size > limit:
+        raise TaskError(f"{file.where} has {file.size} bytes, more than any file of CIFAR-10's.")
+    return file.read()
 
 
 def _images(rows: Array) -> Array:
-    """[n, 3·32·32], channel by channel, to [n, 32, 32, 3]."""
-    return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    """[n, 3·32·32], channel by channel, as [n, 32, 32, 3]; a view, so that nothing is copied."""
+    return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

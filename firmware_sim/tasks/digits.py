@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from firmware_sim.runtime import Array, TensorSpec
-from firmware_sim.tasks.arrays import read_arrays
+from firmware_sim.tasks.arrays import read_arrays, read_examples
 from firmware_sim.tasks.labelled import Examples
 
 FILE = Path(__file__).parents[1] / "data" / "digits.npz"
 EXAMPLE = TensorSpec((8, 8, 1), np.dtype(np.uint8))
-TEST_SHARE = 5  # every fifth digit is kept for the test
 
 
 def digit_images() -> tuple[Array, Array]:
@@ -22,6 +21,4 @@ def digit_images() -> tuple[Array, Array]:
 
 
 def read_digits() -> Examples:
-    images, labels = digit_images()
-    test = np.arange(len(images)) % TEST_SHARE == 0
-    return Examples(images[~test], labels[~test], images[test], labels[test])
+    return read_examples(FILE)

@@ -41,6 +41,12 @@ class LabelledTask:
     def samples(self) -> int:
         return len(self._examples.x_train)
 
+    @property
+    def steps_taken(self) -> int:
+        """Mini-batches trained so far, those before a restart included."""
+        b = self._batches
+        return (b.epoch * b.count + b.position) // b.size
+
     def train(self, model: Model, steps: int, exchange: str) -> Iterator[float]:
         x, y, signature = self._examples.x_train, self._examples.y_train, signature_for(exchange)
         taken = train(model, x, y, self._batches, steps=steps, signature=signature)
@@ -108,12 +114,16 @@ def check_examples(source: str, examples: Examples, x: TensorSpec) -> None:
 
 def own_share(examples: Examples, share: tuple[float, float]) -> Examples:
     """The device's part of the training set; adjoining shares neither overlap nor leave a gap."""
-    count = len(examples.x_train)
+    own = own_numbers(len(examples.x_train), share)
+    return Examples(examples.x_train[own], examples.y_train[own], examples.x_test, examples.y_test)
+
+
+def own_numbers(count: int, share: tuple[float, float]) -> Array:
+    """Which of `count` examples a share consists of."""
     start, stop = (round(fraction * count) for fraction in share)
     if start == stop:
         raise TaskError(f"the share {share[0]}:{share[1]} of {count} examples is empty.")
-    own = np.random.default_rng(DIVISION_SEED).permutation(count)[start:stop]
-    return Examples(examples.x_train[own], examples.y_train[own], examples.x_test, examples.y_test)
+    return np.random.default_rng(DIVISION_SEED).permutation(count)[start:stop]
 
 
 def _check_type(

@@ -62,7 +62,8 @@ def refused_update(payload: bytes, sender: str = "pi-1") -> tuple[Reason, str]:
 def raw_update(**changed: Any) -> bytes:
     """The good update with fields that no `Update` could have."""
     envelope = decode(to_bytes(GOOD), limit=2 * SMALL)
-    return encode("update", {**envelope.fields, **changed}, envelope.tensors)
+    new = {Update.WIRE_NAMES.get(name, name): value for name, value in changed.items()}
+    return encode("update", {**envelope.fields, **new}, envelope.tensors)
 
 
 # --- updates that are taken --------------------------------------------------------------
@@ -315,16 +316,26 @@ CODED += (shared_tensor("odd", 5, 13),)
 WIDE = Contract.of(Slice.of(CODED), exchange="delta", run=RUN)
 
 
-def coded(encoding: str, **changed: npt.NDArray[Any] | None) -> Update:
-    """A good quantised update, tensors replaced, put beside its own, or (None) taken away."""
-    sent = encode_tensors(values(CODED), encoding, np.random.default_rng(1))
-    new = {name.replace("__", "/").replace("scale_", "scale:"): a for name, a in changed.items()}
-    tensors = {name: array for name, array in (sent | new).items() if array is not None}
+SHAPES = {tensor.name: tensor.shape for tensor in CODED}
+# In the order of names: one scale of conv/bias, three of conv/kernel, one of odd, then codes.
+SCALES = {"conv/bias": 0, "conv/kernel": 2, "odd": 8}
+FIRST_CODE = 10
+
+
+def coded(encoding: str, **changed: Any) -> Update:
+    """A good quantised update, with fields changed."""
+    sent = encode_tensors(values(CODED), encoding, np.random.default_rng(1), everything=True)
     fingerprint = Slice.of(CODED).fingerprint
-    return replace(GOOD, encoding=encoding, fingerprint=fingerprint, tensors=tensors)
+    good = replace(GOOD, encoding=encoding, fingerprint=fingerprint, tensors=sent)
+    return replace(good, **changed)
 
 
-def refused_coded(encoding: str, **changed: npt.NDArray[Any] | None) -> tuple[Reason, str]:
+def codes(encoding: str) -> npt.NDArray[np.uint8]:
+    """The bytes of a good update, to be damaged."""
+    return coded(encoding).tensors["*"].copy()
+
+
+def refused_coded(encoding: str, **changed: Any) -> tuple[Reason, str]:
     return refused(WIDE.check_update, to_bytes(coded(encoding, **changed)))
 
 
@@ -353,92 +364,154 @@ def test_an_unknown_encoding(encoding: str) -> None:
     )
 
 
-@pytest.mark.parametrize("other", [name for name in ENCODINGS if name != "int8"])
-def test_tensors_of_another_encoding_than_said(other: str) -> None:
-    update = replace(coded(other), encoding="int8")
-    reason, _ = refused(WIDE.check_update, to_bytes(update))
-    assert reason in (Reason.WRONG_DTYPE, Reason.WRONG_SHAPE)
+@pytest.mark.parametrize("said", ENCODINGS)
+@pytest.mark.parametrize("other", ENCODINGS)
+def test_tensors_of_another_encoding_than_said(said: str, other: str) -> None:
+    if said != other:
+        update = replace(coded(other), encoding=said)
+        reason, _ = refused(WIDE.check_update, to_bytes(update))
+        assert reason in (Reason.WRONG_DTYPE, Reason.WRONG_SHAPE, Reason.WRONG_NAME)
 
 
-def test_codes_of_another_dtype() -> None:
-    assert refused_coded("int8", conv__kernel=np.zeros((401, 3), np.uint8)) == (
+def test_numbers_of_another_dtype() -> None:
+    signed = codes("int8").view(np.int8)
+    assert refused_coded("int8", tensors={"*": signed}) == (
         Reason.WRONG_DTYPE,
-        "tensor 'conv/kernel' is uint8 as int8, not int8.",
+        "the tensor of int8 codes is int8, not uint8.",
     )
-    assert refused_coded("int4", odd=np.zeros(33, np.int8))[0] is Reason.WRONG_DTYPE
-    assert refused_coded("int4", conv__bias=np.zeros(3, np.float32))[0] is Reason.WRONG_DTYPE
-    assert refused_coded("int4", scale_odd=np.ones((), np.float64))[0] is Reason.WRONG_DTYPE
+    half = coded("float16").tensors
+    wide = half | {"odd": half["odd"].astype(np.float32)}
+    assert refused_coded("float16", tensors=wide) == (
+        Reason.WRONG_DTYPE,
+        "tensor 'odd' is float32, not float16.",
+    )
 
 
-@pytest.mark.parametrize("size", [0, 32, 34, 65])
-def test_more_or_fewer_codes(size: int) -> None:
-    assert refused_coded("int4", odd=np.zeros(size, np.uint8)) == (
+@pytest.mark.parametrize("encoding", ["int8", "int4"])
+@pytest.mark.parametrize("size", [0, 1, -1, 2])
+def test_more_or_fewer_bytes(encoding: str, size: int) -> None:
+    right = len(codes(encoding))
+    wrong = np.zeros(right + size if size else 0, np.uint8)
+    assert refused_coded(encoding, tensors={"*": wrong}) == (
         Reason.WRONG_SHAPE,
-        f"tensor 'odd' has shape ({size},) as int4, and in the fleet (33,).",
+        f"the tensor of {encoding} codes has shape ({len(wrong)},), and in the fleet ({right},).",
     )
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (4,), (3, 1), (401, 3)])
-def test_more_or_fewer_scales(shape: tuple[int, ...]) -> None:
-    reason, text = refused_coded("int8", scale_conv__kernel=np.ones(shape, np.float32))
-    assert reason is Reason.WRONG_SHAPE and text.startswith("tensor 'scale:conv/kernel' has shape ")
+    assert refused_coded(encoding, tensors={"*": codes(encoding)[None]})[0] is Reason.WRONG_SHAPE
 
 
 @pytest.mark.parametrize("encoding", ["int8", "int4"])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 0.0, -0.0, 1e-45, 1.1e12], ids=str)
-def test_a_scale_that_is_none(encoding: str, value: float) -> None:
-    scale = np.array([1, value, 1], np.float32)
-    assert refused_coded(encoding, scale_conv__kernel=scale) == (
+@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize(
+    "half",
+    [0x7FC0, 0x7F80, 0xFF80, 0xBF80, 0x0000, 0x8000, 0x0001, 0x007F, 0x5368 + 1],
+    ids=["nan", "inf", "-inf", "-1", "0", "-0", "subnormal", "largest subnormal", "1e12"],
+)
+def test_a_scale_that_is_none(encoding: str, name: str, half: int) -> None:
+    packed = codes(encoding)
+    packed[SCALES[name] :][:2].view("<u2")[0] = half
+    assert refused_coded(encoding, tensors={"*": packed}) == (
         Reason.BAD_SCALE,
-        "tensor 'conv/kernel' has a scale that is NaN, not positive, or far too large.",
+        f"tensor {name!r} has a scale that is NaN, not positive, or far too large.",
     )
+
+
+def test_the_smallest_and_the_largest_scale_are_taken() -> None:
+    for half in (0x0080, 0x5368):
+        packed = np.zeros_like(codes("int8"))
+        packed[:FIRST_CODE].view("<u2")[:] = half
+        WIDE.check_update(to_bytes(coded("int8", tensors={"*": packed})), "pi-1")
 
 
 @pytest.mark.parametrize("encoding", ["int8", "int4"])
-def test_missing_and_extra_scales(encoding: str) -> None:
-    assert refused_coded(encoding, scale_odd=None) == (
-        Reason.WRONG_NAME,
-        "the update lacks 'scale:odd'.",
-    )
-    for extra in ("scale:conv/bias", "scale:other", "scale:scale:odd"):
-        assert refused_coded(encoding, **{extra: np.ones((), np.float32)}) == (
+def test_codes_of_some_tensors_say_of_which(encoding: str) -> None:
+    some = CODED[1:]
+    sent = encode_tensors(values(some), encoding, np.random.default_rng(1), everything=False)
+    fingerprint = Slice.of(some).fingerprint
+    payload = to_bytes(coded(encoding, tensors=sent, fingerprint=fingerprint))
+    taken = WIDE.check_update(payload, "pi-1").tensors
+    assert taken.keys() == {"conv/bias", "odd"}
+    again = WIDE.read_checked(payload).tensors
+    for name, tensor in taken.items():
+        np.testing.assert_allclose(tensor, values(some)[name], rtol=0, atol=4 / 7)
+        np.testing.assert_array_equal(again[name], tensor, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "odd\nconv/bias\nconv/kernel",
+            "the update's tensors are not in the order of their names.",
+        ),
+        ("odd\nodd", "the update's tensors are not in the order of their names."),
+        ("", "the fleet knows no tensor ''."),
+        ("odd\n", "the fleet knows no tensor ''."),
+        ("conv/bias\nother", "the fleet knows no tensor 'other'."),
+        ("**", "the fleet knows no tensor '**'."),
+        ("x" * 10_000, f"the fleet knows no tensor '{'x' * 80}'."),
+    ],
+)
+def test_names_of_codes_that_cannot_be(name: str, sentence: str) -> None:
+    assert refused_coded("int8", tensors={name: codes("int8")}) == (Reason.WRONG_NAME, sentence)
+
+
+def test_codes_in_more_than_one_tensor() -> None:
+    for other in ("odd", "conv/bias\nodd"):
+        assert refused_coded("int4", tensors={"*": codes("int4"), other: codes("int4")}) == (
             Reason.WRONG_NAME,
-            f"the fleet knows no tensor {extra!r}.",
+            "int4 codes are in one tensor.",
         )
-    assert refused_coded(encoding, odd=None) == (
-        Reason.WRONG_NAME,
-        "the fleet knows no tensor 'scale:odd'.",
-    )
+    assert refused_coded("int4", tensors={}) == (Reason.WRONG_NAME, "the update holds no tensor.")
+
+
+@pytest.mark.parametrize("encoding", ["int8", "int4"])
+def test_codes_with_the_fingerprint_of_another_slice(encoding: str) -> None:
+    for other in (CODED[1:], (*CODED[:2], shared_tensor("odd", 5, 13, role="Mul"))):
+        assert refused_coded(encoding, fingerprint=Slice.of(other).fingerprint) == (
+            Reason.WRONG_FINGERPRINT,
+            "the update's fingerprint is not that of its tensors in this fleet.",
+        )
 
 
 def test_codes_that_quantising_never_makes() -> None:
-    kernel = np.zeros((401, 3), np.int8)
-    kernel[7, 1] = -128
-    assert refused_coded("int8", conv__kernel=kernel) == (
-        Reason.BAD_CODE,
-        "tensor 'conv/kernel' holds a code that int8 lacks.",
-    )
-    for place, byte in ((0, 0x08), (5, 0x80), (32, 0x10)):  # the last half of 65 codes is unused
-        odd = np.zeros(33, np.uint8)
-        odd[place] = byte
-        assert refused_coded("int4", odd=odd) == (
+    sizes = {name: int(np.prod(SHAPES[name])) for name in SCALES}
+    place = FIRST_CODE
+    for name, size in sizes.items():
+        packed = codes("int8")
+        packed[place + size - 1] = 0x80
+        assert refused_coded("int8", tensors={"*": packed}) == (
             Reason.BAD_CODE,
-            "tensor 'odd' holds a code that int4 lacks.",
+            f"tensor {name!r} holds a code that int8 lacks.",
         )
+        place += size
+    place = FIRST_CODE
+    for name, size in sizes.items():  # every number of codes is odd: the last half is unused
+        end = place + (size + 1) // 2
+        for where, byte in ((place, 0x08), (place, 0x80), (end - 1, 0x10)):
+            packed = codes("int4")
+            packed[where] = byte
+            assert refused_coded("int4", tensors={"*": packed}) == (
+                Reason.BAD_CODE,
+                f"tensor {name!r} holds a code that int4 lacks.",
+            )
+        place = end
 
 
 def test_codes_and_scales_that_are_too_much_together() -> None:
-    full = np.full((401, 3), 127, np.int8)
-    scale = np.full(3, 1e11, np.float32)
-    reason, text = refused_coded("int8", conv__kernel=full, scale_conv__kernel=scale)
+    packed = codes("int8")
+    packed[SCALES["conv/kernel"] :][:6].view("<u2")[:] = 0x51BA  # about 1e11
+    packed[FIRST_CODE:] = 127
+    reason, text = refused_coded("int8", tensors={"*": packed})
     assert reason is Reason.NOT_FINITE and "'conv/kernel'" in text
-    infinite = np.array([0, np.inf, 0], np.float16)
-    assert refused_coded("float16", conv__bias=infinite)[0] is Reason.NOT_FINITE
+    half = coded("float16").tensors
+    infinite = half | {"conv/bias": np.array([0, np.inf, 0], np.float16)}
+    assert refused_coded("float16", tensors=infinite)[0] is Reason.NOT_FINITE
 
 
-def test_no_tensor_is_called_like_a_scale() -> None:
-    with pytest.raises(SliceError, match=r"^no shared tensor can be called 'scale:odd': "):
-        Contract.of(Slice.of([shared_tensor("scale:odd", 1)]), exchange="delta", run=RUN)
+@pytest.mark.parametrize("name", ["*", "odd\n", "a\nb"])
+def test_no_tensor_is_called_like_codes_of_several(name: str) -> None:
+    with pytest.raises(SliceError, match=r"^no shared tensor can be called "):
+        Contract.of(Slice.of([shared_tensor(name, 1)]), exchange="delta", run=RUN)
 
 
 # --- births ------------------------------------------------------------------------------

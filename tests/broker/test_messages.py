@@ -4,6 +4,7 @@ The bytes are in golden/. Should the format ever change on purpose, make them an
 `python tests/broker/test_messages.py`, and say so to users: fleets of two formats cannot talk.
 """
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -199,6 +200,9 @@ def test_a_kind_is_not_taken_for_another(kind: str) -> None:
         assert str(caught.value) == said
 
 
+LONG_NAMES = {short: name for name, short in Update.WIRE_NAMES.items()}
+
+
 def said(kind: str, **changed: Any) -> dict[str, Any]:
     """The golden message's fields, some of them changed."""
     return {**decode(golden(kind), limit=SMALL).fields, **changed}
@@ -206,8 +210,9 @@ def said(kind: str, **changed: Any) -> dict[str, Any]:
 
 @every_kind
 def test_every_field_must_be_there(kind: str) -> None:
-    for name in said(kind):
-        left = {n: v for n, v in said(kind).items() if n != name}
+    for sent in said(kind):
+        left = {n: v for n, v in said(kind).items() if n != sent}
+        name = LONG_NAMES.get(sent, sent) if kind == "update" else sent
         with pytest.raises(WireError, match=f"^a message of kind '{kind}' must say its {name}\\.$"):
             from_bytes(type(MESSAGES[kind]), encode(kind, left))
 
@@ -216,14 +221,31 @@ def test_every_field_must_be_there(kind: str) -> None:
 def test_every_field_has_one_json_type(kind: str) -> None:
     """To Python true is 1 and 1.0 is 1; on the wire they are not."""
     values = {str: "a", bool: True, int: 1, float: 1.0, dict: {}, list: [], type(None): None}
-    for name, value in said(kind).items():
+    for sent, value in said(kind).items():
+        name = LONG_NAMES.get(sent, sent) if kind == "update" else sent
         for other_type, other in values.items():
             if type(value) is other_type:
                 continue
             with pytest.raises(
                 WireError, match=f"^{name} of a message of kind '{kind}' has another type\\.$"
             ):
-                from_bytes(type(MESSAGES[kind]), encode(kind, said(kind, **{name: other})))
+                from_bytes(type(MESSAGES[kind]), encode(kind, said(kind, **{sent: other})))
+
+
+def test_the_fingerprint_of_an_update_is_in_base64() -> None:
+    assert bytes.fromhex(SLICE.fingerprint) == base64.b64decode(said("update")["f"] + "=")
+    for text in (
+        "",
+        "0" * 63,
+        "é" * 64,
+        "A" * 42,
+        "A" * 44,
+        "F" * 64,
+        "A" * 42 + "B",
+        "A" * 42 + "=",
+    ):
+        payload = encode("update", said("update", f=text))
+        assert from_bytes(Update, payload).fingerprint == text, "what is none stays as it is"
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:

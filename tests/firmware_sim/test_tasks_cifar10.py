@@ -1,8 +1,10 @@
 """CIFAR-10 is read from either of the publisher's versions, and no foreign pickle is loaded."""
 
 import hashlib
+import io
 import os
 import pickle
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from firmware_sim.bundle import Bundle
 from firmware_sim.tasks import TaskError, TaskOptions, cifar10, make_task
+from firmware_sim.tasks.labelled import own_share
 
 RECORD = 3073
 SIZE = 10_000 * RECORD
@@ -60,8 +63,8 @@ def refusal(folder: Path) -> str:
 def test_a_binary_file_is_read_record_by_record(tmp_path: Path):
     file = tmp_path / "data_batch_1.bin"
     file.write_bytes(b"".join(bytes([i % 10]) + row(image(i)) for i in range(23)))
-    images, labels = cifar10.read_binary_batch(file, 23)
-    assert (images.dtype, images.flags.c_contiguous) == (np.uint8, True)
+    images, labels = cifar10.read_binary_batch(cifar10.in_folder(file), 23)
+    assert images.dtype == np.uint8
     np.testing.assert_array_equal(images, [image(i) for i in range(23)])
     assert (labels.dtype, labels.tolist()) == (np.int32, [i % 10 for i in range(23)])
 
@@ -163,15 +166,15 @@ def test_a_file_with_its_published_sum_is_read(tmp_path: Path, monkeypatch: pyte
     other.write_bytes(batch(100))
     known = hashlib.md5(batch(100), usedforsecurity=False).hexdigest()
     monkeypatch.setitem(cifar10.MD5, "data_batch_1", known)
-    images, labels = cifar10.read_python_batch(file)
+    images, labels = cifar10.read_python_batch(cifar10.in_folder(file))
     assert (images.dtype, labels.dtype) == (np.uint8, np.int32)
     np.testing.assert_array_equal(images, [image(100 + i) for i in range(7)])
     assert labels.tolist() == [0, 1, 2, 3, 4, 5, 6]
     with pytest.raises(TaskError, match="is not the publisher's file"):
-        cifar10.read_python_batch(other)  # the sum of another name is no excuse
+        cifar10.read_python_batch(cifar10.in_folder(other))  # the sum of another name is no excuse
     file.write_bytes(batch(100) + b" ")
     with pytest.raises(TaskError, match="is not the publisher's file"):
-        cifar10.read_python_batch(file)
+        cifar10.read_python_batch(cifar10.in_folder(file))
 
 
 def test_a_huge_pickle_is_not_even_read(tmp_path: Path):
@@ -180,3 +183,80 @@ def test_a_huge_pickle_is_not_even_read(tmp_path: Path):
     assert refusal(tmp_path) == (
         f"{tmp_path / 'data_batch_1'} has {2**40} bytes, more than any file of CIFAR-10's."
     )
+
+
+# --- the archive ---------------------------------------------------------------------------------
+
+
+def archive(path: Path, files: dict[str, bytes]) -> Path:
+    """A small archive in the publisher's format, with a file that is none of the batches."""
+    with tarfile.open(path, "w:gz") as opened:
+        for name, content in {"readme.html": b"hello", **files}.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(content)
+            opened.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """Six files of seven images each, which count as the publisher's; the test set comes first."""
+    files = {name: batch(10 * i) for i, name in enumerate(reversed(list(NAMES)))}
+    for name, content in files.items():
+        known = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        monkeypatch.setitem(cifar10.MD5, name, known)
+    return files
+
+
+def test_an_archive_is_read_without_being_unpacked(tmp_path: Path, published: dict[str, bytes]):
+    examples = cifar10.read_cifar10(archive(tmp_path / "cifar.tar.gz", published))
+    assert (examples.x_train.shape, examples.x_train.dtype) == ((35, 32, 32, 3), np.uint8)
+    # The files are numbered 5 … 1 in the archive, and 1 … 5 in the training set.
+    expected = [10 * i + j for i in (5, 4, 3, 2, 1) for j in range(7)]
+    np.testing.assert_array_equal(examples.x_train, [image(seed) for seed in expected])
+    assert examples.y_train.tolist() == [seed % 10 for seed in expected]
+    np.testing.assert_array_equal(examples.x_test, [image(seed) for seed in range(7)])
+    assert [file.name for file in tmp_path.iterdir()] == ["cifar.tar.gz"]
+    unpacked = tmp_path / "data" / "cifar-10-batches-py"
+    unpacked.mkdir(parents=True)
+    for name, content in published.items():
+        (unpacked / name).write_bytes(content)
+    for folder in (unpacked, unpacked.parent):
+        again = cifar10.read_cifar10(folder)
+        np.testing.assert_array_equal(again.x_train, examples.x_train)
+        np.testing.assert_array_equal(again.y_test, examples.y_test)
+
+
+@pytest.mark.parametrize("share", [(0.0, 1.0), (0.0, 0.2), (0.35, 0.9)])
+def test_a_share_is_what_dividing_the_whole_gives(
+    tmp_path: Path, published: dict[str, bytes], share: tuple[float, float]
+):
+    file = archive(tmp_path / "cifar.tar.gz", published)
+    own, expected = cifar10.read_cifar10(file, share), own_share(cifar10.read_cifar10(file), share)
+    assert len(own.x_train) == round(35 * share[1]) - round(35 * share[0])
+    for name, array in vars(expected).items():
+        np.testing.assert_array_equal(getattr(own, name), array)
+        assert getattr(own, name).flags.c_contiguous
+
+
+def test_an_archive_never_leads_to_unpickling_something_else(
+    tmp_path: Path, published: dict[str, bytes]
+):
+    made = tmp_path / "made"
+    file = archive(tmp_path / "c.tar.gz", published | {"data_batch_3": pickle.dumps(Trap(made))})
+    assert refusal(file) == (
+        f"cifar-10-batches-py/data_batch_3 in {file} is not the publisher's file, so it is not "
+        "unpickled; unpack it anew."
+    )
+    assert not made.exists()
+
+
+def test_incomplete_and_cut_archives_are_refused(tmp_path: Path, published: dict[str, bytes]):
+    file = archive(tmp_path / "c.tar.gz", {n: c for n, c in published.items() if n[-1] not in "24"})
+    assert refusal(file) == f"{file} lacks data_batch_2, data_batch_4 of CIFAR-10."
+    whole = archive(tmp_path / "whole.tar.gz", published).read_bytes()
+    for kept in (0, 5, 1000, len(whole) // 2):
+        file.write_bytes(whole[:kept])
+        assert refusal(file).startswith(f"{file} cannot be read as an archive (")
+    file.write_bytes(b"something else entirely" * 100)
+    assert refusal(file).startswith(f"{file} cannot be read as an archive (")

@@ -2,10 +2,10 @@
 
     python tests/fuzz/fuzz_wire.py --seconds 60 --seed 7
 
-Every input is a message of tests/broker/golden, changed a few times; the same seed makes the same
-inputs. Only `WireError` and `Refused` may come out, and what is accepted must be what the
-safetensors library reads. On a crash the input is printed in hex. A fuzzer that is guided by
-coverage can drive `one_input` too: `atheris.Setup(sys.argv, one_input); atheris.Fuzz()`.
+Every input is a message of tests/broker/golden, or its update in codes, changed a few times; the
+same seed makes the same inputs. Only `WireError` and `Refused` may come out, and what is accepted
+must be what the safetensors library reads. On a crash the input is printed in hex. A fuzzer that is
+guided by coverage can drive `one_input` too: `atheris.Setup(sys.argv, one_input); atheris.Fuzz()`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ from broker.messages import (
     to_bytes,
 )
 from broker.parts import Assembler
+from broker.quantisation import PACKED, encode_tensors
 from broker.wire import WireError, decode
 
 GOLDEN = Path(__file__).parent.parent / "broker" / "golden"
@@ -65,6 +66,23 @@ TOKENS = (
 
 def golden() -> dict[str, bytes]:
     return {path.stem: path.read_bytes() for path in sorted(GOLDEN.glob("*.safetensors"))}
+
+
+def packed() -> dict[str, bytes]:
+    """The golden update as a device with quantised updates would send it."""
+    update = from_bytes(Update, golden()["update"])
+    rng = np.random.default_rng(0)
+    return {
+        f"{encoding}, {whole}": to_bytes(
+            replace(
+                update,
+                encoding=encoding,
+                tensors=encode_tensors(update.tensors, encoding, rng, everything=whole),
+            )
+        )
+        for encoding in PACKED
+        for whole in (True, False)
+    }
 
 
 def _contract() -> Contract:
@@ -250,7 +268,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--executions", type=int, help="stop after so many inputs")
     parser.add_argument("--seed", type=int, default=0, help="default %(default)s")
     args = parser.parse_args(argv)
-    corpus = list(golden().values())
+    corpus = [*golden().values(), *packed().values()]
     limits = {"seconds": args.seconds, "executions": args.executions}
     try:
         ran = fuzz(one_input, corpus, seed=args.seed, **limits)

@@ -29,8 +29,8 @@ def fuzz_wire() -> Iterator[ModuleType]:
 
 
 def test_no_damaged_message_raises_anything_but_a_refusal(fuzz_wire: ModuleType) -> None:
-    corpus = list(fuzz_wire.golden().values())
-    assert len(corpus) == 6
+    corpus = [*fuzz_wire.golden().values(), *fuzz_wire.packed().values()]
+    assert len(corpus) == 10
     ran = fuzz_wire.fuzz(fuzz_wire.one_input, corpus, seed=0, executions=8_000)
     assert ran.executions == 8_000
 
@@ -38,7 +38,8 @@ def test_no_damaged_message_raises_anything_but_a_refusal(fuzz_wire: ModuleType)
 def test_the_golden_messages_pass_every_check(fuzz_wire: ModuleType) -> None:
     """So that damage to them reaches what lies behind the checks."""
     corpus = fuzz_wire.golden()
-    fuzz_wire._update(corpus["update"])
+    for update in (corpus["update"], *fuzz_wire.packed().values()):
+        fuzz_wire._update(update)
     fuzz_wire._birth(corpus["device"])
     fuzz_wire._parts(corpus["part"])
     with pytest.raises(Refused):

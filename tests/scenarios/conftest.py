@@ -33,6 +33,7 @@ from broker.log import Log
 from broker.messages import DeviceState, Update, Verdict, from_bytes, to_bytes
 from broker.mosquitto_process import Mosquitto
 from broker.mqtt import MqttTransport
+from broker.quantisation import PACKED, decode_tensors
 from broker.slice import Slice, Tensors
 from broker.slice_file import read_slice
 from broker.topics import ROOT, Topics
@@ -196,14 +197,13 @@ def programs(mosquitto: Mosquitto, tmp_path: Path) -> Iterator[Programs]:
         yield started
 
 
-def plain(update: Update) -> Update:
+def plain(update: Update, births: Iterable[DeviceState]) -> Update:
     """With float32 tensors: codes times scales, or numbers as they came."""
-    tensors = {
-        name: value.astype(np.float32) * update.tensors.get(f"scale:{name}", np.float32(1))
-        for name, value in update.tensors.items()
-        if not name.startswith("scale:")
-    }
-    return replace(update, tensors=tensors)
+    if update.encoding not in PACKED:
+        return update
+    born = next(b for b in births if b.fingerprint == update.fingerprint)
+    shapes = {tensor.name: tensor.shape for tensor in born.slice().tensors}
+    return replace(update, tensors=decode_tensors(update.tensors, update.encoding, shapes))
 
 
 # --- a listener -----------------------------------------------------------------------------------
@@ -237,7 +237,8 @@ class Watcher:
         sent = {update.nonce: update for update in self.heard(Update, TOPICS.update("+"))}
         verdicts = self.heard(Verdict, TOPICS.verdict("+"))
         nonces = [v.nonce for v in verdicts if v.accepted and v.about == "update"]
-        return [plain(sent[nonce]) for nonce in dict.fromkeys(nonces)]
+        births = self.heard(DeviceState, TOPICS.state("+"))
+        return [plain(sent[nonce], births) for nonce in dict.fromkeys(nonces)]
 
     def wait_for(
         self,

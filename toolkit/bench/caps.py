@@ -129,7 +129,7 @@ def message_bytes(shared: Slice, encoding: str) -> tuple[int, int]:
         exchange="delta",
         fingerprint=shared.fingerprint,
         encoding=encoding,
-        tensors=encode_tensors(tensors, encoding, rng),
+        tensors=encode_tensors(tensors, encoding, rng, everything=True),
     )
     theta = Shared(run="0" * 16, round=1000, fingerprint=shared.fingerprint, tensors=tensors)
     return len(to_bytes(update)), len(to_bytes(theta))

@@ -117,6 +117,10 @@ def bench_quantisation(
     seeds: Annotated[int, typer.Option(help="Orders of the data.", min=1)] = 3,
     rounds: Annotated[int, typer.Option(help="Merges.", min=1)] = 20,
     steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Instead of the branch's own.", min=0.0)
+    ] = None,
+    fleets: Annotated[int, typer.Option(help="That run at once.", min=1)] = 1,
 ) -> None:
     """Compare what a fleet learns with float32, float16, int8 and int4 updates, and their bytes."""
     with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
@@ -132,6 +136,8 @@ def bench_quantisation(
             rounds=rounds,
             steps=steps,
             progress=progress,
+            learning_rate=learning_rate,
+            fleets=fleets,
         )
     _show(report, tables, out)
 

@@ -13,7 +13,7 @@ import platform
 import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,15 @@ from toolkit import zoo
 from toolkit.calibration import calibration_for
 from toolkit.errors import ToolkitError
 from toolkit.export.bundle import export
+from toolkit.training.learning import Supervised
+from toolkit.training.optimizers import Adam, RMSProp
 
 Progress = Callable[[str], None]
 BASELINE = "float32"
 TASKS = ("digits", "cifar10")
 # The part of the training data that each device holds.
 SHARES = {"weak": (0.0, 0.1), "powerful": (0.1, 0.5)}
-TEST_IMAGES = 2_000  # of CIFAR-10's 10,000, so that training takes most of the time
+TEST_IMAGES = 5_000  # of CIFAR-10's 10,000, so that training takes most of the time
 _LIMIT = 64 * 2**20  # bytes of a message
 _NEVER = 1e6  # seconds: nobody is late here, and nothing gets lost
 
@@ -88,27 +90,40 @@ def run_bench(
     rounds: int,
     steps: int,
     progress: Progress,
+    learning_rate: float | None = None,
+    fleets: int = 1,
 ) -> dict[str, Any]:
-    """Every encoding, and float32 in any case, with every seed."""
+    """Every encoding, and float32 in any case, with every seed; so many `fleets` at once.
+
+    Without a learning rate each branch has its own.
+    """
     examples = _examples(task, data)
     bundles = {}
     for profile in SHARES:
         progress(f"exporting the branch of the {profile} device")
-        bundles[profile] = _export(task, profile, folder / profile)
+        bundles[profile] = _export(task, profile, folder / profile, learning_rate)
+
+    def outcome(encoding: str, seed: int) -> dict[str, Outcome]:
+        progress(f"{task}, {encoding}, seed {seed}")
+        fleet = _Fleet(folder / f"{encoding}-{seed}", bundles, examples, rounds, steps)
+        return fleet.run(encoding, seed)
+
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for encoding in dict.fromkeys((BASELINE, *encodings)):
-        results[encoding] = {profile: [] for profile in SHARES}
-        for seed in seeds:
-            progress(f"{task}, {encoding}, seed {seed}")
-            fleet = _Fleet(folder / f"{encoding}-{seed}", bundles, examples, rounds, steps)
-            for profile, outcome in fleet.run(encoding, seed).items():
-                results[encoding][profile].append(vars(outcome))
+    with ThreadPoolExecutor(fleets) as pool:
+        running = {
+            encoding: [pool.submit(outcome, encoding, seed) for seed in seeds]
+            for encoding in dict.fromkeys((BASELINE, *encodings))
+        }
+        for encoding, of_seeds in running.items():
+            found = [of_seed.result() for of_seed in of_seeds]
+            results[encoding] = {name: [vars(one[name]) for one in found] for name in SHARES}
     return {
         "machine": platform.processor() or platform.machine(),
         "task": task,
         "seeds": list(seeds),
         "rounds": rounds,
         "steps": steps,
+        "learning_rate": learning_rate,
         "results": results,
     }
 
@@ -126,10 +141,16 @@ def _examples(task: str, data: Path | None) -> Examples:
     )
 
 
-def _export(task: str, profile: str, folder: Path) -> Bundle:
+def _export(task: str, profile: str, folder: Path, learning_rate: float | None) -> Bundle:
     loaded = load_profile(profile)
     keras.utils.set_random_seed(0)
     branch = zoo.build(task, loaded.branch, "cascading")
+    if learning_rate is not None:
+        # As every task of this benchmark has them.
+        assert isinstance(branch.learning, Supervised)
+        assert isinstance(branch.learning.optimizer, Adam | RMSProp)
+        optimizer = replace(branch.learning.optimizer, learning_rate=learning_rate)
+        branch = replace(branch, learning=replace(branch.learning, optimizer=optimizer))
     return export(branch, loaded, folder, calibration=calibration_for(branch, task, None))
 
 
@@ -244,10 +265,12 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
             f"{sent / 1e3:.1f} kB",
             f"{sent / full:.1%}",
         )
+    rate = report["learning_rate"]
     return [
         table,
         f"{report['task']}: mean over {len(baseline)} devices and {len(report['seeds'])} seeds, "
-        f"after {report['rounds']} rounds of {report['steps']} mini-batches; bytes of both devices",
+        f"after {report['rounds']} rounds of {report['steps']} mini-batches; bytes of both devices"
+        + ("" if rate is None else f"; learning rate {rate:g} instead of the branch's own"),
     ]
 
 

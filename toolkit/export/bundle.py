@@ -19,6 +19,7 @@ from firmware_sim.limits import MIB, stored_bytes
 from firmware_sim.probe import random_input
 from firmware_sim.runtime import TensorSpec, choose_runtime, installed_runtimes
 from profiles import Profile
+from toolkit.autodiff.lower import Tuning
 from toolkit.branch import Branch
 from toolkit.counting import count
 from toolkit.errors import ExportError
@@ -30,8 +31,11 @@ from toolkit.export.onnx_slice import build_slice
 from toolkit.export.writing import replacing
 from toolkit.fresh_process import report_of
 from toolkit.training.module import TrainingModule
+from toolkit.tuning.files import SourcedTuning, shipped
+from toolkit.tuning.measuring import measure_tuning
 
 STAGES = ("trace", "convert", "slice", "quantise", "try out", "write")
+TUNED_STAGES = (*STAGES[:-1], "tune", "write")  # what tuning is about follows after a colon
 Progress = Callable[[str], None]
 
 
@@ -51,15 +55,22 @@ def export(
     calibration: Calibration | None = None,
     progress: Progress = lambda stage: None,
     smaller: Callable[[], Branch] | None = None,
+    tuning: SourcedTuning | None = None,
+    tune: bool = False,
 ) -> Bundle:
     """Writes the bundle of `branch` for `profile`; `progress` hears each stage as it begins.
 
     If the branch does not fit into the profile's memory, the refusal says whether the one that
     `smaller` makes would.
+
+    Convolutions are formulated as `tuning` says, by default the shipped one. With `tune` they are
+    timed here as well, for the micro-batch that was found to fit, and what is faster by a whole
+    step is kept, if it fits too.
     """
+    tuning = tuning or shipped(profile.runtime)
     with replacing(target) as folder:
         progress("trace")
-        module = make_module(branch, profile, profile.batch_size)
+        module = make_module(branch, profile, profile.batch_size, tuning)
 
         progress("convert")
         model = convert_module(module)
@@ -79,16 +90,20 @@ def export(
         (folder / INFER).write_bytes(quantised)
 
         progress("try out")
-        tried = Tried(module, model, try_out(branch, profile, folder / MODEL))
+        tried = Tried(module, tuning, model, try_out(branch, profile, folder / MODEL))
         if not tried.fits(profile):
             tried = fit_memory(branch, profile, folder / MODEL, tried, smaller)
-            (folder / MODEL).write_bytes(tried.model)
+        if tune:
+            progress("tune")
+            tried = _tuned(branch, profile, folder / MODEL, tried, progress)
+        (folder / MODEL).write_bytes(tried.model)
 
         progress("write")
         manifest = describe(
             branch=branch,
             profile=profile,
             module=tried.module,
+            tuning=tried.tuning,
             counts=count(branch),
             shared=shared,
             calibration=calibration.source,
@@ -106,6 +121,7 @@ class Tried:
     """A model that was tried out, and what it took."""
 
     module: TrainingModule
+    tuning: SourcedTuning
     model: bytes
     measured: dict[str, Any]
 
@@ -113,9 +129,15 @@ class Tried:
         return fits(self.measured["peak_bytes"], profile.memory_cap_mib)
 
 
-def make_module(branch: Branch, profile: Profile, micro_batch: int) -> TrainingModule:
+def make_module(
+    branch: Branch, profile: Profile, micro_batch: int, tuning: Tuning | None = None
+) -> TrainingModule:
     return TrainingModule(
-        branch, batch=profile.batch_size, micro_batch=micro_batch, runtime=profile.runtime
+        branch,
+        batch=profile.batch_size,
+        micro_batch=micro_batch,
+        runtime=profile.runtime,
+        tuning=tuning,
     )
 
 
@@ -133,7 +155,7 @@ def fit_memory(
     tried = {profile.batch_size: whole}
 
     def attempt(micro_batch: int) -> bool:
-        tried[micro_batch] = _try_micro_batch(branch, profile, draft, micro_batch)
+        tried[micro_batch] = _try_micro_batch(branch, profile, draft, micro_batch, whole.tuning)
         return tried[micro_batch].fits(profile)
 
     chosen = largest_micro_batch(profile.batch_size, attempt)
@@ -143,11 +165,33 @@ def fit_memory(
     return tried[chosen]
 
 
-def _try_micro_batch(branch: Branch, profile: Profile, draft: Path, micro_batch: int) -> Tried:
-    module = make_module(branch, profile, micro_batch)
+def _try_micro_batch(
+    branch: Branch, profile: Profile, draft: Path, micro_batch: int, tuning: SourcedTuning
+) -> Tried:
+    module = make_module(branch, profile, micro_batch, tuning)
     model = convert_module(module)
     draft.write_bytes(model)
-    return Tried(module, model, try_out(branch, profile, draft))
+    return Tried(module, tuning, model, try_out(branch, profile, draft))
+
+
+def _tuned(
+    branch: Branch, profile: Profile, draft: Path, untuned: Tried, progress: Progress
+) -> Tried:
+    """The faster of what was tried and the same micro-batch by a tuning that is measured now.
+
+    Layers are timed alone, so a whole step decides.
+    """
+    micro_batch = untuned.module.micro_batch
+    tuning = measure_tuning(
+        branch,
+        batch=micro_batch,
+        runtime=profile.runtime,
+        threads=profile.threads,
+        progress=lambda what: progress(f"tune: {what}"),
+    )
+    tuned = _try_micro_batch(branch, profile, draft, micro_batch, tuning)
+    faster = tuned.measured["step_seconds"] <= untuned.measured["step_seconds"]
+    return tuned if faster and tuned.fits(profile) else untuned
 
 
 def too_large(profile: Profile, least: Tried) -> str:
@@ -165,7 +209,7 @@ def _advice(profile: Profile, draft: Path, smaller: Callable[[], Branch] | None)
     if smaller is None:
         return "; a branch with fewer or narrower layers would take less."
     branch = smaller()
-    least = _try_micro_batch(branch, profile, draft, 1)
+    least = _try_micro_batch(branch, profile, draft, 1, shipped(profile.runtime))
     peak_mib = least.measured["peak_bytes"] / MIB
     if least.fits(profile):
         return f"; the branch {branch.name} fits, in {peak_mib:.0f} MiB."

@@ -15,6 +15,8 @@ from toolkit.branch import Branch
 from toolkit.counting import Counts
 from toolkit.training.learning import DoubleQ
 from toolkit.training.module import TrainingModule
+from toolkit.tuning.files import SourcedTuning
+from toolkit.tuning.layers import layers_of
 
 
 def describe(
@@ -22,6 +24,7 @@ def describe(
     branch: Branch,
     profile: Profile,
     module: TrainingModule,
+    tuning: SourcedTuning,
     counts: Counts,
     shared: Slice,
     calibration: str,
@@ -55,6 +58,7 @@ def describe(
         "batch_size": module.batch,
         "micro_batch_size": module.micro_batch,
         "runtime": profile.runtime,
+        "tuning": tuning.describe(layers_of(branch)),
         "calibration": calibration,
         "tensors": _tensors(branch, module, shared),
         "signatures": {

@@ -7,9 +7,9 @@ there twice when a checkpoint is written: in the runtime, and as arrays on their
 Every signature keeps an arena of its own once it was called, so `arenas` adds up, over all that a
 device calls, what is alive at once in each; get_state and set_state hold all of the state there.
 
-The figures in capitals were fitted to the peaks that `firmware_sim.measure --device` found for the
-zoo's ten branches in micro-batches of 1, 8 and 32, in tflite-runtime 2.14 and ai-edge-litert 2.3,
-with one thread on x86-64; the largest error was 9 %.
+The figures in capitals were fitted to the peaks that `firmware_sim.measure --device` found for five
+of the zoo's branches in micro-batches of 4 and 32, in tflite-runtime 2.14 and ai-edge-litert 2.3,
+with one thread on x86-64; the largest error was 7 %.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from toolkit.training.learning import DoubleQ
 from toolkit.training.module import TrainingModule
 
 PROCESS_MIB = 42.3  # Python, numpy and the agent with its MQTT client
-RUNTIME_MIB = {"ai-edge-litert": 15.1, "tflite-runtime": 7.8}  # its library, and graphs as loaded
-GAME_MIB = 17.5  # ale-py with two games, one of them a test, and mini-batches of frames
-# Alignment and what kernels keep, against what XNNPACK shares among its pieces of a graph.
-PACKING = {"ai-edge-litert": 0.91, "tflite-runtime": 1.06}
+RUNTIME_MIB = {"ai-edge-litert": 15, "tflite-runtime": 10}  # its library, and graphs as loaded
+GAME_MIB = 15  # ale-py with two games, one of them a test, and mini-batches of frames
+PACKING = 1.08  # alignment, and what kernels keep
 RESERVE_MIB = 1  # of the cap: two runs of one process are not alike
 
 # What a device calls beside its training steps; not every model has all of them.
@@ -78,7 +77,7 @@ def estimate_memory(module: TrainingModule, model: bytes, runtime: str) -> Memor
         state_bytes=state,
         arena_bytes=arenas,
         peak_bytes=round(
-            process + library + game + len(model) + 2 * state + PACKING[runtime] * arenas
+            process + library + game + len(model) + 2 * state + PACKING * arenas
         ),
     )
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from toolkit.autodiff import Program, Tape, run, trace
-from toolkit.autodiff.lower import lower
+from toolkit.autodiff.lower import Tuning, lower
 from toolkit.branch import Branch
 from toolkit.errors import ExportError
 from toolkit.training.double_q import double_q_loss, double_q_target
 from toolkit.training.groups import Group, group
 from toolkit.training.learning import DoubleQ, Supervised
 from toolkit.training.losses import LOSSES
+from toolkit.tuning.files import shipped
 
 Tensors = dict[str, tf.Tensor]
 Function = Callable[..., Tensors]
@@ -62,8 +63,15 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, branch: Branch, *, batch: int, runtime: str, micro_batch: int | None = None
+        self,
+        branch: Branch,
+        *,
+        batch: int,
+        runtime: str,
+        micro_batch: int | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
+        """Without a tuning, the one that ships for the runtime."""
         super().__init__()
         self.branch = branch
         self.batch = batch
@@ -72,6 +80,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
             raise ExportError(
                 f"a batch of {batch} cannot be taken in micro-batches of {self.micro_batch}."
             )
+        used = tuning or shipped(runtime)
 
         def program(size: int, training: bool) -> Program:
             traced = trace(
@@ -81,7 +90,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
                 input_dtype=branch.input_dtype,
                 input_scale=branch.input_scale,
             )
-            return lower(traced, runtime)
+            return lower(traced, used)
 
         self.training_program = program(self.micro_batch, True)
         self.batch_program = program(self.micro_batch, False)

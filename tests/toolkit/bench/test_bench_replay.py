@@ -1,0 +1,58 @@
+"""`toolkit bench replay` as a command, and a device that keeps its replay on disk."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.bench.replay import GAMES, OURS, _export
+
+# One worker exports; it takes many seconds.
+pytestmark = pytest.mark.xdist_group("atari bench")
+
+
+def test_the_command_tells_bytes_and_times(toolkit: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "new" / "replay.json"
+    options = ("--frames", "100", "--steps", "100", "--batches", "10", "--on-disk")
+    ran = toolkit("bench", "replay", "--out", out, *options)
+    assert (ran.code, ran.err) == (0, "")
+    assert f"every number is in {out}" in ran.out.replace("\n", " ")
+    report = json.loads(out.read_text())
+    assert tuple(report["games"]) == GAMES
+    for result in report["games"].values():
+        ours, alone = result["codecs"][OURS], result["codecs"]["deflate 6, fixed codes"]
+        assert 0 < ours["bytes"] < alone["bytes"] < 84 * 84
+    assert [(d["game"], d["on_disk"]) for d in report["devices"]] == [
+        *((game, False) for game in GAMES),
+        (GAMES[0], True),
+    ]
+    for found in report["devices"]:
+        # A hundred steps to begin with, and one before each of ten batches.
+        assert found["steps"] == 109
+        assert 0 < found["held_bytes"] < 109 * 84 * 84
+        assert 0 < found["sample_to_step"] < 1
+    memory, disk = report["devices"][0], report["devices"][-1]
+    assert (memory["held_bytes"], memory["loss"]) == (disk["held_bytes"], disk["loss"])
+
+
+def test_a_device_with_its_replay_on_disk_learns_as_with_one_in_memory(tmp_path: Path) -> None:
+    bundle = _export(tmp_path / "bundle")
+
+    def device(name: str, *options: str) -> list[dict[str, Any]]:
+        command = [sys.executable, "-m", "firmware_sim.device", "--isolated", "--task", "atari"]
+        command += ["--bundle", str(bundle), "--state", str(tmp_path / name), "--rounds", "1"]
+        command += ["--steps", "2", "--replay-frames", "2000", "--evaluate-every", "9", *options]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return [json.loads(line) for line in ran.stderr.splitlines() if line.startswith("{")]
+
+    def losses(events: list[dict[str, Any]]) -> list[float]:
+        return [event["loss"] for event in events if event["event"] == "trained"]
+
+    in_memory, on_disk = device("memory"), device("disk", "--replay-on-disk")
+    assert losses(in_memory) == losses(on_disk) != []
+    left = {path.name for path in (tmp_path / "disk").iterdir()}
+    assert left == {path.name for path in (tmp_path / "memory").iterdir()}, "its file has no name"

@@ -1,0 +1,1 @@
+"""The supervised study: cells, how one is run, results, and the figures made of them."""

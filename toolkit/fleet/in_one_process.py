@@ -1,0 +1,170 @@
+"""A fleet in one process: real agents and a real aggregator, each in a thread.
+
+What they say to each other goes over whatever `connect` opens: the broker in memory, or a real
+one. All that they need to go on after a kill is in their folders, as on real machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from broker.channel import Channel
+from broker.contract import Contract
+from broker.coordinator import Settings, State
+from broker.log import Log
+from broker.memory import MemoryBroker, MemoryTransport
+from broker.merge import MergeRule
+from broker.mqtt import MqttTransport
+from broker.optimizers import Delta
+from broker.service import Aggregator
+from broker.slice import Slice, Tensors
+from broker.store import Identity, Store
+from broker.topics import AGGREGATOR, Topics
+from broker.transport import Address, Transport
+from firmware_sim.agent import Agent
+from firmware_sim.checkpoint import Residual
+from firmware_sim.compression import Compression
+from firmware_sim.rounds import Rounds, Stopped
+
+NEVER = 1e6  # seconds: nobody is late here, and nothing gets lost
+_LIMIT = 64 * 2**20  # bytes of a message
+
+
+class Connect(Protocol):
+    """How a member of the fleet reaches the broker."""
+
+    def __call__(self, *, client_id: str, subscriptions: Sequence[str]) -> Transport: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One device: what it trains, what it shares of it, how it encodes updates, where it logs."""
+
+    name: str
+    rounds: Rounds
+    shared: Slice
+    log: Log
+    compression: Compression = field(default_factory=lambda: Compression("float32", Residual()))
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """Devices that merge `rounds` times, weighted by their amount of data, in synchronous rounds.
+
+    `known` is the union of their slices, and `start` the θ_shared that all begin with.
+    """
+
+    name: str
+    members: Sequence[Member]
+    known: Slice
+    start: Tensors
+    rounds: int
+    folder: Path  # where the aggregator keeps its state
+    log: Log
+
+
+def in_memory() -> Connect:
+    """Over a broker within this process."""
+    broker = MemoryBroker()
+
+    def connect(*, client_id: str, subscriptions: Sequence[str]) -> Transport:
+        return MemoryTransport(broker, client_id=client_id, subscriptions=subscriptions)
+
+    return connect
+
+
+def over_mqtt(address: Address) -> Connect:
+    """Over a real broker."""
+
+    def connect(*, client_id: str, subscriptions: Sequence[str]) -> Transport:
+        return MqttTransport(address, client_id=client_id, subscriptions=subscriptions)
+
+    return connect
+
+
+def run_fleet(fleet: Fleet, connect: Connect) -> Mapping[str, dict[str, float]]:
+    """The scores of every member after the last round; goes on where a predecessor was killed."""
+    topics = Topics(fleet.name)
+    with contextlib.ExitStack() as stack:
+        aggregator = _aggregator(fleet, topics, connect, stack)
+        agents = {member.name: _agent(member, topics, connect, stack) for member in fleet.members}
+        pool = stack.enter_context(ThreadPoolExecutor(1 + len(agents)))
+        stack.enter_context(_stopping(aggregator, fleet.members))
+        learning = {name: pool.submit(agent.run) for name, agent in agents.items()}
+        everybody: list[Future[Any]] = [pool.submit(aggregator.run), *learning.values()]
+        wait(everybody, return_when=FIRST_EXCEPTION)
+        for done in everybody:
+            failure = done.exception() if done.done() else None
+            if failure is not None and not isinstance(failure, Stopped):
+                raise failure
+        return {name: future.result() for name, future in learning.items()}
+
+
+@contextlib.contextmanager
+def _stopping(aggregator: Aggregator, members: Sequence[Member]) -> Iterator[None]:
+    """However the body ends, the threads come to their ends too."""
+    try:
+        yield
+    finally:
+        aggregator.stop()
+        for member in members:
+            member.rounds.stop()
+
+
+def _aggregator(
+    fleet: Fleet, topics: Topics, connect: Connect, stack: contextlib.ExitStack
+) -> Aggregator:
+    settings = Settings(
+        mode="sync",
+        merge=MergeRule("samples"),
+        optimizer=Delta(),
+        quorum=len(fleet.members),
+        deadline_seconds=NEVER,
+        rounds=fleet.rounds,
+    )
+    identity = Identity(fleet.name, fleet.known.fingerprint, "sync", "delta", "Delta")
+    store = stack.enter_context(contextlib.closing(Store(fleet.folder, identity)))
+    state = store.load()
+    if state is None:
+        state = State(fleet.name, 0, fleet.start, settings.optimizer.initial(fleet.start))
+        store.snapshot(state)
+    return Aggregator(
+        contract=Contract.of(fleet.known, exchange="delta", run=state.run),
+        settings=settings,
+        state=state,
+        store=store,
+        channel=_channel(connect, topics, AGGREGATOR, topics.of_aggregator(), stack),
+        topics=topics,
+        log=fleet.log,
+    )
+
+
+def _agent(member: Member, topics: Topics, connect: Connect, stack: contextlib.ExitStack) -> Agent:
+    return Agent(
+        device=member.name,
+        shared=member.shared,
+        rounds=member.rounds,
+        channel=_channel(connect, topics, member.name, topics.of_device(member.name), stack),
+        topics=topics,
+        limit=_LIMIT,
+        log=member.log,
+        about={},
+        compression=member.compression,
+    )
+
+
+def _channel(
+    connect: Connect,
+    topics: Topics,
+    member: str,
+    subscriptions: Sequence[str],
+    stack: contextlib.ExitStack,
+) -> Channel:
+    transport = connect(client_id=topics.client_id(member), subscriptions=subscriptions)
+    channel = Channel(transport, limit=_LIMIT, held_limit=_LIMIT)
+    return stack.enter_context(contextlib.closing(channel))

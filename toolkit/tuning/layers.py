@@ -1,0 +1,46 @@
+"""The layers of a branch that have several formulations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from toolkit.autodiff import run, trace
+from toolkit.autodiff.lower import Choice, Layer, Tuning, lower
+from toolkit.branch import Branch
+
+
+@dataclass(frozen=True)
+class _Recording(Tuning):
+    """Notes what it is asked."""
+
+    asked: dict[Layer, None] = field(default_factory=dict)  # in order
+
+    def choose(self, layer: Layer) -> Choice:
+        self.asked[layer] = None
+        return super().choose(layer)
+
+
+def layers_of(branch: Branch) -> list[Layer]:
+    """Each distinct one once, in the order of the branch.
+
+    The branch is replayed and asks for a choice wherever there is one, so strides and paddings
+    are reduced here exactly as in training.
+    """
+    recording = _Recording("any")
+    traced = trace(
+        branch.model,
+        batch=1,
+        training=True,
+        input_dtype=branch.input_dtype,
+        input_scale=branch.input_scale,
+    )
+    program = lower(traced, recording)
+    with tf.Graph().as_default():
+        stored = {
+            name: tf.compat.v1.placeholder(value.dtype, value.shape)
+            for name, value in program.parameters.items()
+        }
+        run(program, stored, tf.compat.v1.placeholder(program.x.dtype, program.x.shape))
+    return list(recording.asked)
