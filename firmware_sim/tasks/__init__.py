@@ -29,8 +29,10 @@ def make_task(name: str, bundle: Bundle, options: TaskOptions) -> Task:
             source, examples = str(data), read_examples(data)
         case "cifar10":
             x = check_kind(name, bundle, cifar10.EXAMPLE)
-            data = _data(name, options, "the folder with CIFAR-10's batches")
-            source, examples = str(data), cifar10.read_cifar10(data)
+            data = _data(name, options, "CIFAR-10's archive, or the folder with its batches")
+            examples = cifar10.read_cifar10(data, options.share)  # no more of it is ever held
+            check_examples(str(data), examples, x)
+            return LabelledTask(examples, batch=x.shape[0], seed=options.seed)
         case "atari":
             _no_data(name, options)
             if options.share != (0, 1):

@@ -118,7 +118,7 @@ def test_foreign_labels_and_missing_files_are_refused(binary: Path, tmp_path: Pa
 
 def test_the_task_needs_a_folder(cifar10_bundle: Bundle):
     with pytest.raises(
-        TaskError, match=r"^the task cifar10 needs data: the folder with CIFAR-10's"
+        TaskError, match=r"^the task cifar10 needs data: CIFAR-10's archive, or the folder"
     ):
         make_task("cifar10", cifar10_bundle, TaskOptions())
 

@@ -12,7 +12,7 @@ import math
 import platform
 import statistics
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,9 @@ import keras
 from rich.table import Table
 
 from broker.aggregator import read_slices
-from broker.channel import Channel
-from broker.contract import Contract
-from broker.coordinator import Settings, State
 from broker.log import Log
 from broker.memory import MemoryBroker, MemoryTransport
-from broker.merge import MergeRule
-from broker.optimizers import Delta
-from broker.service import Aggregator
-from broker.store import Identity, Store
 from broker.topics import AGGREGATOR, Topics
-from firmware_sim.agent import Agent
 from firmware_sim.bundle import Bundle
 from firmware_sim.checkpoint import Checkpoints, Residual
 from firmware_sim.compression import Compression
@@ -47,6 +39,7 @@ from toolkit import zoo
 from toolkit.calibration import calibration_for
 from toolkit.errors import ToolkitError
 from toolkit.export.bundle import export
+from toolkit.fleet.in_one_process import NEVER, Connect, Fleet, Member, run_fleet
 from toolkit.training.learning import Supervised
 from toolkit.training.optimizers import Adam, RMSProp
 
@@ -56,8 +49,7 @@ TASKS = ("digits", "cifar10")
 # The part of the training data that each device holds.
 SHARES = {"weak": (0.0, 0.1), "powerful": (0.1, 0.5)}
 TEST_IMAGES = 5_000  # of CIFAR-10's 10,000, so that training takes most of the time
-_LIMIT = 64 * 2**20  # bytes of a message
-_NEVER = 1e6  # seconds: nobody is late here, and nothing gets lost
+BENCH = "bench"  # the fleet's name
 
 
 @dataclass(frozen=True)
@@ -66,18 +58,6 @@ class Outcome:
 
     accuracy: float  # of 1
     update_bytes: float  # in a round, headers included
-
-
-class _Uplink(MemoryTransport):
-    """Counts the bytes of updates."""
-
-    update_bytes = 0
-    update_topic = ""
-
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        if topic.startswith(self.update_topic):
-            self.update_bytes += len(payload)
-        super().publish(topic, payload, retain=retain)
 
 
 def run_bench(
@@ -105,8 +85,9 @@ def run_bench(
 
     def outcome(encoding: str, seed: int) -> dict[str, Outcome]:
         progress(f"{task}, {encoding}, seed {seed}")
-        fleet = _Fleet(folder / f"{encoding}-{seed}", bundles, examples, rounds, steps)
-        return fleet.run(encoding, seed)
+        own = folder / f"{encoding}-{seed}"
+        counts = {"rounds": rounds, "steps": steps}
+        return _run_fleet(own, bundles, examples, encoding=encoding, seed=seed, **counts)
 
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
     with ThreadPoolExecutor(fleets) as pool:
@@ -154,101 +135,53 @@ def _export(task: str, profile: str, folder: Path, learning_rate: float | None) 
     return export(branch, loaded, folder, calibration=calibration_for(branch, task, None))
 
 
-class _Fleet:
-    """Two devices and an aggregator, each in a thread."""
+def _run_fleet(
+    folder: Path,
+    bundles: dict[str, Bundle],
+    examples: Examples,
+    *,
+    encoding: str,
+    seed: int,
+    rounds: int,
+    steps: int,
+) -> dict[str, Outcome]:
+    """One fleet, from the same start as any other."""
+    folder.mkdir(parents=True)
+    sent: dict[str, int] = dict.fromkeys(bundles, 0)
+    known, start = read_slices([bundle.slice for bundle in bundles.values()])
+    with (folder / "log.jsonl").open("w") as stream:
+        log = Log(stream)
+        members = []
+        for name, bundle in bundles.items():
+            task = LabelledTask(
+                own_share(examples, SHARES[name]), batch=load_profile(name).batch_size, seed=seed
+            )
+            model = Model(bundle.model, runtime=runtime_for(bundle, None), threads=1)
+            shared, residual = shared_slice(bundle), Residual()
+            checkpoints = Checkpoints(folder / name, device=name, bundle=BENCH, residual=residual)
+            plan = Plan(steps, evaluate_every=rounds + 1, resend_seconds=NEVER)
+            trained = Rounds(Learner(model, task, shared), checkpoints, plan, log)
+            members.append(Member(name, trained, shared, log, Compression(encoding, residual)))
+        fleet = Fleet(BENCH, members, known, start, rounds, folder / AGGREGATOR, log)
+        scores = run_fleet(fleet, _counting(sent))
+    return {name: Outcome(scores[name]["accuracy"], sent[name] / rounds) for name in bundles}
 
-    def __init__(
-        self,
-        folder: Path,
-        bundles: dict[str, Bundle],
-        examples: Examples,
-        rounds: int,
-        steps: int,
-    ) -> None:
-        folder.mkdir(parents=True)
-        self._folder = folder
-        self._bundles = bundles
-        self._examples = examples
-        self._rounds = rounds
-        self._plan = Plan(steps, evaluate_every=rounds + 1, resend_seconds=_NEVER)
-        self._broker = MemoryBroker()
-        self._topics = Topics("bench")
 
-    def run(self, encoding: str, seed: int) -> dict[str, Outcome]:
-        with (self._folder / "log.jsonl").open("w") as stream:
-            log = Log(stream)
-            aggregator, store = self._aggregator(log)
-            devices = {name: self._device(name, encoding, seed, log) for name in self._bundles}
-            with ThreadPoolExecutor(1 + len(devices)) as pool:
-                merging = pool.submit(aggregator.run)
-                learning = {n: pool.submit(agent.run) for n, (agent, _, _) in devices.items()}
-                every: list[Future[Any]] = [merging, *learning.values()]
-                wait(every, return_when=FIRST_EXCEPTION)
-                aggregator.stop()
-                for _, trained, _ in devices.values():
-                    trained.stop()
-            store.close()
-            merging.result()
-        return {
-            name: Outcome(learning[name].result()["accuracy"], uplink.update_bytes / self._rounds)
-            for name, (_, _, uplink) in devices.items()
-        }
+def _counting(sent: dict[str, int]) -> Connect:
+    """Over a broker in memory, with the bytes of updates added up by device."""
+    broker, topics = MemoryBroker(), Topics(BENCH)
 
-    def _aggregator(self, log: Log) -> tuple[Aggregator, Store]:
-        known, start = read_slices([bundle.slice for bundle in self._bundles.values()])
-        settings = Settings(
-            mode="sync",
-            merge=MergeRule("samples"),
-            optimizer=Delta(),
-            quorum=len(self._bundles),
-            deadline_seconds=_NEVER,
-            rounds=self._rounds,
-        )
-        identity = Identity("bench", known.fingerprint, "sync", "delta", "Delta")
-        store = Store(self._folder / AGGREGATOR, identity)
-        state = State("bench", 0, start, settings.optimizer.initial(start))
-        store.snapshot(state)
-        transport = MemoryTransport(
-            self._broker, client_id=AGGREGATOR, subscriptions=self._topics.of_aggregator()
-        )
-        aggregator = Aggregator(
-            contract=Contract.of(known, exchange="delta", run=state.run),
-            settings=settings,
-            state=state,
-            store=store,
-            channel=Channel(transport, limit=_LIMIT, held_limit=_LIMIT),
-            topics=self._topics,
-            log=log,
-        )
-        return aggregator, store
+    class Counting(MemoryTransport):
+        def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+            for device in sent:
+                if topic.startswith(topics.update(device)):
+                    sent[device] += len(payload)
+            super().publish(topic, payload, retain=retain)
 
-    def _device(
-        self, name: str, encoding: str, seed: int, log: Log
-    ) -> tuple[Agent, Rounds, _Uplink]:
-        bundle = self._bundles[name]
-        shared = shared_slice(bundle)
-        own = own_share(self._examples, SHARES[name])
-        task = LabelledTask(own, batch=load_profile(name).batch_size, seed=seed)
-        model = Model(bundle.model, runtime=runtime_for(bundle, None), threads=1)
-        residual = Residual()
-        checkpoints = Checkpoints(
-            self._folder / name, device=name, bundle="bench", residual=residual
-        )
-        rounds = Rounds(Learner(model, task, shared), checkpoints, self._plan, log)
-        uplink = _Uplink(self._broker, client_id=name, subscriptions=self._topics.of_device(name))
-        uplink.update_topic = self._topics.update(name)
-        agent = Agent(
-            device=name,
-            shared=shared,
-            rounds=rounds,
-            channel=Channel(uplink, limit=_LIMIT, held_limit=_LIMIT),
-            topics=self._topics,
-            limit=_LIMIT,
-            log=log,
-            about={},
-            compression=Compression(encoding, residual),
-        )
-        return agent, rounds, uplink
+    def connect(*, client_id: str, subscriptions: Sequence[str]) -> Counting:
+        return Counting(broker, client_id=client_id, subscriptions=subscriptions)
+
+    return connect
 
 
 def tables(report: dict[str, Any]) -> list[Table | str]:

@@ -42,10 +42,11 @@ def about(results: Sequence[Result]) -> str:
     settings = first.cell.settings
     seeds = len({result.cell.seed for result in results})
     commit = first.header["commit"] or "unknown"
+    rate = f" at learning rate {settings.learning_rate:g}" if settings.learning_rate else ""
     return (
         f"{settings.task}, {settings.split}: test accuracy in percent of the version that "
         f"validated best, median (lowest–highest) of {seeds} seed{'s' if seeds > 1 else ''}; "
-        f"{settings.rounds} rounds of {settings.examples_per_round} examples; engine "
+        f"{settings.rounds} rounds of {settings.examples_per_round} examples{rate}; engine "
         f"{settings.engine}; commit {commit[:12]}."
     )
 

@@ -76,9 +76,7 @@ def estimate_memory(module: TrainingModule, model: bytes, runtime: str) -> Memor
         file_bytes=len(model),
         state_bytes=state,
         arena_bytes=arenas,
-        peak_bytes=round(
-            process + library + game + len(model) + 2 * state + PACKING * arenas
-        ),
+        peak_bytes=round(process + library + game + len(model) + 2 * state + PACKING * arenas),
     )
 
 
