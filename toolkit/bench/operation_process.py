@@ -18,8 +18,8 @@ import numpy as np
 from firmware_sim.probe import random_input
 from firmware_sim.runtime import RUNTIMES, TensorSpec
 
-ENOUGH_SECONDS = 0.03  # of work for each
-LEAST_RUNS = 5
+ENOUGH_SECONDS = 0.01  # of work for each
+LEAST_RUNS = 3
 
 
 def run(folder: Path, count: int, runtime: str, threads: int) -> list[float]:
