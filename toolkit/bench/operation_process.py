@@ -18,8 +18,8 @@ import numpy as np
 from firmware_sim.probe import random_input
 from firmware_sim.runtime import RUNTIMES, TensorSpec
 
-ENOUGH_SECONDS = 0.01  # of work for each
-LEAST_RUNS = 3
+ENOUGH_SECONDS = 0.02  # of work for each
+LEAST_RUNS, MOST_RUNS = 5, 200
 
 
 def run(folder: Path, count: int, runtime: str, threads: int) -> list[float]:
@@ -35,7 +35,8 @@ def _seconds(model: Path, runtime: str, threads: int) -> float:
         interpreter.set_tensor(detail["index"], np.asarray(random_input(rng, spec), spec.dtype))
     interpreter.invoke()
     times: list[float] = []
-    while len(times) < LEAST_RUNS or sum(times) < ENOUGH_SECONDS:
+    end = time.perf_counter() + ENOUGH_SECONDS
+    while len(times) < LEAST_RUNS or (time.perf_counter() < end and len(times) < MOST_RUNS):
         begin = time.perf_counter()
         interpreter.invoke()
         times.append(time.perf_counter() - begin)

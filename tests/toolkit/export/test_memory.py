@@ -84,7 +84,7 @@ def test_the_estimate_knows_state_file_and_activations():
     assert found[8].arena_bytes < 0.5 * found[32].arena_bytes
     saved = found[32].arena_bytes - found[8].arena_bytes
     smaller = found[32].peak_bytes - found[8].peak_bytes
-    assert smaller == pytest.approx(PACKING["ai-edge-litert"] * saved, abs=64 * 2**10)
+    assert smaller == pytest.approx(PACKING * saved, abs=64 * 2**10)
 
 
 def test_alive_is_what_is_still_needed_and_what_a_convolution_gathers():
