@@ -53,7 +53,14 @@ class Taps:
 
     def uncollect(self, dy: tf.Tensor) -> tf.Tensor:
         """The transpose of `collect`: every part goes back to where it was, and is added up."""
-        return sum_of(self._unslice(part, at) for part, at in self._parts(dy, self.small))
+        n, _, _, many = shape_of(dy)
+        c = many // len(self.places)
+        if len(self.places) == 1:
+            return self._unslice(dy, self.places[0])
+        parts = (
+            tf.slice(dy, [0, 0, 0, k * c], [n, *self.small, c]) for k in range(len(self.places))
+        )
+        return sum_of(map(self._unslice, parts, self.places))
 
     def reduce(self, y: tf.Tensor) -> tf.Tensor:
         """[n, *large, taps·o] → [n, *small, o]: the sum of what belongs together."""
@@ -69,15 +76,6 @@ class Taps:
         """The transpose of `reduce`."""
         parts = [self._unslice(dy, at) for at in self.places]
         return tf.concat(parts, -1) if len(parts) > 1 else parts[0]
-
-    def _parts(self, dy: tf.Tensor, size: tuple[int, int]) -> list[tuple[tf.Tensor, Tap]]:
-        n, _, _, many = shape_of(dy)
-        c = many // len(self.places)
-        if len(self.places) == 1:
-            return [(dy, self.places[0])]
-        return [
-            (tf.slice(dy, [0, 0, 0, k * c], [n, *size, c]), at) for k, at in enumerate(self.places)
-        ]
 
     def _unslice(self, part: tf.Tensor, at: Tap) -> tf.Tensor:
         (top, left), (height, width), (h, w) = at, self.large, self.small
