@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from enum import StrEnum
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated
@@ -28,14 +30,39 @@ from toolkit.experiment.commands import (
     figures,
 )
 from toolkit.experiment.study import Interrupted
-from toolkit.terminal import USER_ERRORS, quiet_terminal
+from toolkit.terminal import QUIET, USER_ERRORS, quiet_terminal
 
 app = typer.Typer(
-    help="Turns Keras branches into bundles that train on the stock TFLite runtimes.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"stemshare {version('stemshare')}")
+        raise typer.Exit
+
+
+@app.callback(
+    epilog="Exit codes: 0 done; 1 something that a sentence explains; 2 wrong usage; "
+    "130 interrupted.\n\nNO_COLOR=1 in the environment turns colours off."
+)
+def everywhere(
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", envvar=QUIET, help="No progress; only answers."),
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and stop.")
+    ] = False,
+) -> None:
+    """Turns Keras branches into bundles that train on the stock TFLite runtimes."""
+    if quiet:
+        os.environ[QUIET] = "1"
+
+
 app.add_typer(bench, name="bench")
 app.command(epilog=EXPERIMENT_EXAMPLES)(experiment)
 app.command(epilog=FIGURES_EXAMPLES)(figures)
@@ -96,6 +123,9 @@ def export(
     tuning: Annotated[
         Path | None, typer.Option(help="What `python -m firmware_sim.tune` wrote on a device.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the manifest, for scripts.")
+    ] = False,
 ) -> None:
     """Write a bundle: a branch that trains, its shared slice, and an inference model."""
     if tune and tuning:
@@ -138,6 +168,9 @@ def export(
             tuning=read_tuning(tuning, chosen.runtime, layers_of(branch)) if tuning else None,
             tune=tune,
         )
+    if as_json:
+        typer.echo(json.dumps({"bundle": str(target), **bundle.manifest}, indent=2))
+        return
     measured = bundle.manifest["measured"]
     estimated = bundle.manifest["estimated"]["peak_bytes"]
     sizes = ", ".join(
@@ -322,25 +355,33 @@ def inspect(
             typer.echo(f"formulations ({tuning['source']}): {', '.join(chosen) or 'no choice'}")
 
 
-@app.command()
+@app.command(epilog="Examples:\n\ntoolkit profiles\n\ntoolkit profiles weak")
 def profiles(
+    name: Annotated[
+        str | None, typer.Argument(help="Explain this one, shipped or a .toml file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """List the shipped profiles and what each key means."""
-    shipped = [load_profile(name) for name in profile_names()]
+    """List the shipped profiles, or explain one key by key."""
+    chosen = [load_profile(one) for one in ([name] if name else profile_names())]
     if as_json:
-        typer.echo(json.dumps([asdict(profile) for profile in shipped], indent=2))
-        return
-    console = Console()
-    for profile in shipped:
-        console.print(f"[bold]{profile.name}[/]: {profile.description}", highlight=False)
-    keys = [key for key in fields(Profile) if key.name not in ("name", "description")]
-    table = Table("key", *(profile.name for profile in shipped))
-    for key in keys:
-        table.add_row(key.name, *(str(getattr(profile, key.name)) for profile in shipped))
-    console.print(table)
-    for key in keys:
-        console.print(f"[bold]{key.name}[/]: {key.metadata['doc']}.", highlight=False)
+        typer.echo(json.dumps([asdict(profile) for profile in chosen], indent=2))
+    elif name:
+        console = Console()
+        console.print(f"[bold]{chosen[0].name}[/]: {chosen[0].description}", highlight=False)
+        table = Table("key", "value", "meaning")
+        for key in fields(Profile):
+            if key.name not in ("name", "description"):
+                value = str(getattr(chosen[0], key.name))
+                table.add_row(key.name, value, key.metadata["doc"])
+        console.print(table)
+    else:
+        table = Table("profile", "branch", "memory", "disk", "updates")
+        for one in chosen:
+            memory, disk = f"{one.memory_cap_mib} MiB", f"{one.storage_cap_mib} MiB"
+            table.add_row(one.name, one.branch, memory, disk, one.update_quantisation)
+        Console().print(table, *(f"{one.name}: {one.description}" for one in chosen), sep="\n")
+        typer.echo("`toolkit profiles NAME` explains one key by key")
 
 
 @app.command()

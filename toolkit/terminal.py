@@ -18,6 +18,7 @@ from toolkit.errors import ToolkitError
 
 # What the user can mend; each says one sentence.
 USER_ERRORS = (ToolkitError, ProfileError, BundleError, RuntimeUnavailable)
+QUIET = "STEMSHARE_QUIET"  # set in the environment: no progress is shown
 
 
 @contextlib.contextmanager
@@ -36,7 +37,7 @@ def quiet_terminal() -> Iterator[Console]:
         try:
             for descriptor in saved:
                 os.dup2(noise.fileno(), descriptor)
-            yield Console(file=real, stderr=True)
+            yield Console(file=real, stderr=True, quiet=QUIET in os.environ)
         except USER_ERRORS:
             raise
         except Exception:

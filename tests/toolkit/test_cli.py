@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from firmware_sim.bundle import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
-from profiles import profile_names
+from profiles import Profile, profile_names
 
 Toolkit = Callable[..., Any]
 Listing = Callable[[Path], dict[str, bytes]]
@@ -80,13 +82,28 @@ def test_profiles_as_json_hold_every_key(toolkit: Toolkit):
     }
 
 
-def test_profiles_for_people_explain_every_key(toolkit: Toolkit):
+def test_profiles_for_people_fit_80_columns(toolkit: Toolkit):
     ran = toolkit("profiles")
     assert (ran.code, ran.err) == (0, "")
+    rows = {line.split()[1]: line.split()[3::2] for line in ran.out.splitlines() if "MiB" in line}
+    assert tuple(rows) == profile_names()
     assert "weak: Weak device: one core and little memory" in ran.out
-    assert "memory_cap_mib: Most memory the device agent may use." in ran.out
-    assert "bandwidth_kbps: Speed of a simulated link, each way, in 1000 bit/s." in ran.out
-    assert "interaction_rate: Part of a round's mini-batches that the device trains." in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
+
+
+def test_one_profile_is_explained_key_by_key(toolkit: Toolkit):
+    ran = toolkit("profiles", "raspberry-pi-zero-2")
+    assert (ran.code, ran.err) == (0, "")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in ran.out.splitlines()]
+    shown = {row[0]: row[1] for row in rows if row}
+    assert shown["memory_cap_mib"] == "192"
+    assert shown["update_quantisation"] == "int8"
+    assert {key.name for key in fields(Profile)} - {"name", "description"} <= shown.keys()
+
+
+def test_the_version_is_said(toolkit: Toolkit):
+    ran = toolkit("--version")
+    assert (ran.code, ran.out, ran.err) == (0, f"stemshare {version('stemshare')}\n", "")
 
 
 def test_inspect_as_json_is_the_manifest_and_the_operations(
