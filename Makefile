@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test check format lock clean mosquitto
+.PHONY: demo test check format lock clean mosquitto pi docs docs-links
 
 demo: $(VENV)/.ready
 	$(BIN)/toolkit demo
@@ -21,6 +21,14 @@ format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, in build/docs/html; a dead link or anchor within it is an error.
+docs: $(VENV)/.ready
+	$(BIN)/python -m sphinx -W -n --keep-going -q -b html -d build/docs/read docs build/docs/html
+
+# The links that lead to other hosts; needs a network.
+docs-links: $(VENV)/.ready
+	$(BIN)/python -m sphinx -n -b linkcheck -d build/docs/read docs build/docs/links
+
 # The lock file pins every package that was tested, with its digests.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install CPython 3.11, or say make PYTHON=/path/to/python3.11"; exit 1; }
@@ -32,6 +40,10 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 mosquitto:
 	@scripts/install-mosquitto
+
+# A Raspberry Pi in emulation, in a fleet with a native device; needs root.
+pi: $(VENV)/.ready mosquitto
+	@scripts/pi
 
 lock: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet uv

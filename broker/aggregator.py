@@ -29,6 +29,7 @@ from broker.slice import Slice, SliceError, Tensors, union
 from broker.slice_file import read_slice
 from broker.staleness import STALENESS
 from broker.store import Identity, Store, StoreError
+from broker.systemd import Watchdog
 from broker.topics import AGGREGATOR, NameRefused, Topics
 from broker.transport import TransportError, Will, parse_address
 
@@ -166,6 +167,7 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> bool:
         inbox_bytes=args.inbox_mib * 2**20,
     )
     stack.enter_context(contextlib.closing(channel))
+    watchdog = Watchdog()
     aggregator = Aggregator(
         contract=contract,
         settings=settings,
@@ -175,9 +177,11 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> bool:
         topics=topics,
         log=log,
         downlink=args.downlink,
+        alive=watchdog.alive,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: aggregator.stop())
+    watchdog.ready()
     return aggregator.run(linger_seconds=LINGER_SECONDS if args.embedded else 0.0)
 
 

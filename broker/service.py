@@ -92,6 +92,7 @@ class Aggregator:
         log: Log,
         downlink: str = "float32",
         clock: Callable[[], float] = time.monotonic,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self.counters = Counters()
         self._contract = contract
@@ -102,6 +103,7 @@ class Aggregator:
         self._log = log
         self._downlink = downlink
         self._clock = clock
+        self._alive = alive  # hears, turn by turn, that the work goes on
         self._stopping = False
         self._linked = False
         self._greeting_due = False
@@ -156,6 +158,7 @@ class Aggregator:
 
     def turn(self) -> None:
         """Handles what has arrived, and closes the round when it is due."""
+        self._alive()
         coordinator = self._coordinator
         answers = [a for e in self._arrived() for a in self._handle(e)]
         self._store.commit()

@@ -3,6 +3,10 @@
     python -m firmware_sim.device --bundle build/weak --task digits --state state/pi-1 \\
         --broker mqtt://127.0.0.1:1883 --fleet greenhouse --id pi-1
 
+or, with all of that in a file that `toolkit pack` wrote:
+
+    python -m firmware_sim.device --pack pi-1.pack --state state/pi-1
+
 With --isolated it trains alone, without any broker. Kill it at any moment and start it again with
 the same command: it goes on from its checkpoint in --state.
 """
@@ -16,7 +20,7 @@ import math
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +35,14 @@ from broker.durable import claim
 from broker.log import Log
 from broker.messages import DeviceState, to_bytes
 from broker.slice import SharedTensor, Slice
+from broker.systemd import Watchdog
 from broker.topics import NameRefused, Topics, check_name
 from broker.transport import TransportError, Will, parse_address
 from firmware_sim.agent import Agent, FleetRefused
 from firmware_sim.bundle import MANIFEST, Bundle, BundleError, open_bundle
 from firmware_sim.checkpoint import CheckpointError, Checkpoints, Residual
 from firmware_sim.compression import Compression
+from firmware_sim.from_pack import add_pack_options, options_of
 from firmware_sim.isolated import train_alone
 from firmware_sim.learner import Learner
 from firmware_sim.limits import (
@@ -48,10 +54,12 @@ from firmware_sim.limits import (
     limits_of,
     return_freed_memory,
 )
+from firmware_sim.pack import PackError
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.rounds import CapReached, Diverged, Plan, Rounds, Stopped
 from firmware_sim.runtime import RUNTIMES, Model, RuntimeUnavailable, WrongInput, installed_runtimes
-from firmware_sim.tasks import TASKS, TaskError, TaskOptions, make_task
+from firmware_sim.tasks import GAMES, TASKS, TaskError, TaskOptions, game_of, make_task
+from firmware_sim.tasks.dqn_options import DqnOptions, usual_options
 from profiles import Profile, ProfileError
 
 INTERRUPTED = 130  # exit code after Ctrl-C or SIGTERM, by the shells' convention
@@ -78,9 +86,9 @@ def arguments() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--bundle", type=Path, required=True, metavar="DIR", help="folder from `toolkit export`")
-    add("--task", choices=TASKS, required=True, help="what to train on")
-    add("--state", type=Path, required=True, metavar="DIR", help="where checkpoints are kept")
+    add("--bundle", type=Path, metavar="DIR", help="folder from `toolkit export`")
+    add("--task", choices=TASKS, help="what to train on")
+    add("--state", type=Path, metavar="DIR", help="where checkpoints are kept")
     add("--fleet", help="name of the fleet")
     add("--id", metavar="ID", help="name of this device; no two of a fleet may have the same")
     add("--isolated", action="store_true", help="train alone, without a broker")
@@ -95,14 +103,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="A:B",
         help="part of the training data that this device holds, as 0:0.2 (default all)",
     )
-    add("--game", default="breakout", help="atari: which one (default %(default)s)")
-    add(
-        "--replay-frames",
-        type=positive,
-        metavar="N",
-        help="atari: most of the replay (default: what fits into the memory cap)",
-    )
-    add("--replay-on-disk", action="store_true", help="atari: keep the replay in --state")
+    add_game_options(parser)
     add("--seed", type=int, default=0, help="of the order of the data and of the play")
     add("--evaluate-every", type=positive, default=1, metavar="N", help="rounds (default 1)")
     add(
@@ -127,9 +128,55 @@ def arguments() -> argparse.ArgumentParser:
         help=f"lowers the profile's; at the cap the device stops with exit code {CAP_REACHED}",
     )
     add("--runtime", choices=tuple(RUNTIMES), help="default: the one that the bundle was made for")
+    add_pack_options(parser)
     add_link_options(parser, usual_part_bytes="within the profile's packet_limit_kib")
     add_simulation_options(parser)
     return parser
+
+
+def add_game_options(parser: argparse.ArgumentParser) -> None:
+    """What concerns tasks that play; schedules are by default those usual for the game."""
+    add = parser.add_argument_group(
+        "games (--task atari, minatar, cartpole; or play, for any of gymnasium's)"
+    ).add_argument
+    add("--game", metavar="NAME", help="as breakout (the default); play: as LunarLander-v3")
+    add(
+        "--replay-frames",
+        type=positive,
+        metavar="N",
+        help="most of the replay (default: what fits into the memory cap)",
+    )
+    add("--replay-on-disk", action="store_true", help="atari: keep the replay in --state")
+    add(
+        "--sticky",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="probability that the last action is taken again (default %(default)g, the paper's)",
+    )
+    add("--warm-up-steps", type=positive, metavar="N", help="played before anything is trained")
+    add("--exploration-steps", type=positive, metavar="N", help="while which ε falls")
+    add("--test-episodes", type=positive, metavar="N", help="of each evaluation (default 1)")
+    add(
+        "--clip-rewards",
+        action=argparse.BooleanOptionalAction,
+        help="learn the sign of points, not points (default: for Atari)",
+    )
+    add(
+        "--life-loss-ends",
+        action=argparse.BooleanOptionalAction,
+        help="atari: learn that nothing can be won after a lost life (default: no)",
+    )
+
+
+def dqn_options(args: argparse.Namespace) -> DqnOptions:
+    """What is usual for the game, and what the user says."""
+    said = {
+        field.name: getattr(args, field.name)
+        for field in fields(DqnOptions)
+        if getattr(args, field.name, None) is not None
+    }
+    return replace(usual_options(game_of(args.task, args.game)), **said)
 
 
 def positive(text: str) -> int:
@@ -162,14 +209,16 @@ def share(text: str) -> tuple[float, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = arguments()
-    args = parser.parse_args(argv)
+    parser, log = arguments(), Log()
+    try:
+        args = options_of(parser, argv, log)
+    except PackError as error:
+        sys.exit(f"error: {error}")
     if not args.isolated and not (args.fleet and args.id):
         parser.error("say --fleet NAME and --id ID, or --isolated to train without a fleet")
     if (args.latency_ms or args.loss) and not args.simulate_link:
         parser.error("--latency-ms and --loss need --simulate-link")
     args.id = args.id or "device"
-    log = Log()
     try:
         scores = work(args, log)
     except USER_ERRORS as error:
@@ -209,8 +258,10 @@ def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
         share=args.share,
         seed=args.seed,
         game=args.game,
+        sticky=args.sticky,
         replay_frames=args.replay_frames,
         replay_folder=args.state if args.replay_on_disk else None,
+        dqn=dqn_options(args) if args.task in GAMES else None,
     )
     task = make_task(args.task, bundle, options)
     model = Model(
@@ -230,8 +281,14 @@ def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
     lock = claim(args.state)
     if lock is None:
         raise CheckpointError(f"another device is using {args.state}.")
+    watchdog = Watchdog()
     rounds = Rounds(
-        Learner(model, task, shared), checkpoints, plan, log, cap_reached=limits.reached
+        Learner(model, task, shared),
+        checkpoints,
+        plan,
+        log,
+        cap_reached=limits.reached,
+        alive=watchdog.alive,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: rounds.stop())
@@ -243,6 +300,7 @@ def work(args: argparse.Namespace, log: Log) -> dict[str, float]:
         steps=steps,
         rate=interaction_rate,
     )
+    watchdog.ready()
     if args.isolated:
         return train_alone(rounds, args.rounds)
 

@@ -25,7 +25,7 @@ from firmware_sim.runtime import Model, TensorSpec, runtime_version
 from firmware_sim.steps import take_batch
 
 if TYPE_CHECKING:
-    from firmware_sim.tasks.atari import Game
+    from firmware_sim.environments.atari import AtariGame
 
 
 def measure(
@@ -119,16 +119,16 @@ def _evaluate(model: Model) -> None:
         game.close()
 
 
-def _game(model: Model) -> Game | None:
+def _game(model: Model) -> AtariGame | None:
     """A game that has begun, if the model learns from one; without ale-py there is none to play."""
+    from firmware_sim.environments.atari import OBSERVATION, AtariGame
     from firmware_sim.tasks import TaskError
-    from firmware_sim.tasks.atari import OBSERVATION, Game
 
     x = model.inputs("infer")["x"]
     if (x.shape[1:], x.dtype) != (OBSERVATION.shape, OBSERVATION.dtype):
         return None
     try:
-        game = Game("breakout", episode_frames=100)
+        game = AtariGame("breakout", 25)
     except TaskError:
         return None
     game.reset(0)

@@ -183,6 +183,16 @@ class Replay:
         return obs.reshape(shape), next_obs.reshape(shape)
 
 
+class StackedReplay(Replay):
+    """Takes stacks as a player sees them, and stores the newest frame of each."""
+
+    def begin(self, obs: Array) -> None:
+        super().begin(obs[..., -1])
+
+    def add(self, action: int, reward: float, done: bool, obs: Array) -> None:
+        super().add(action, reward, done, obs[..., -1])
+
+
 def bytes_for(frames: int, frame: tuple[int, int] = (84, 84)) -> int:
     """A budget that surely holds so many frames, even of noise."""
     pixels = frame[0] * frame[1]

@@ -46,6 +46,7 @@ class Rounds:
         log: Log,
         clock: Callable[[], float] = time.monotonic,
         cap_reached: Callable[[], bool] = lambda: False,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self.learner = learner
         self.plan = plan
@@ -53,6 +54,7 @@ class Rounds:
         self._log = log
         self._clock = clock
         self._cap_reached = cap_reached
+        self._alive = alive  # hears, step by step, that the work goes on
         self._stopping: type[Stopped] | None = None
 
     def stop(self) -> None:
@@ -60,6 +62,8 @@ class Rounds:
         self._stopping = Stopped
 
     def check_stop(self) -> None:
+        """To be called by whoever waits between rounds, often."""
+        self._alive()
         if self._stopping:
             raise self._stopping
 
@@ -86,6 +90,7 @@ class Rounds:
         total, first = 0.0, done
         steps = max(done + 1, self.plan.steps)
         for loss in self.learner.train(steps - done, exchange):
+            self._alive()
             done += 1
             total += loss
             if not math.isfinite(loss):
@@ -126,6 +131,7 @@ class Rounds:
         """The scores, if this round is one to be evaluated."""
         if not last and round % self.plan.evaluate_every:
             return {}
+        self._alive()  # now comes the longest piece of work
         scores = self.learner.evaluate()
         self._log.event("evaluated", round=round, **scores)
         return scores

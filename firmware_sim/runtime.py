@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ class Model:
         self._runners: dict[str, Any] = {}
         self._inputs: dict[str, dict[str, TensorSpec]] = {}
 
-    @property
+    @cached_property
     def signatures(self) -> tuple[str, ...]:
         return tuple(self._interpreter.get_signature_list())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import keras
 import numpy as np
@@ -71,3 +71,10 @@ class Branch:
     def _is_shared(self, name: str) -> bool:
         """'stem_conv1/kernel' belongs to layer stem_conv1, 'net/block/conv/kernel' to conv."""
         return not set(name.split("/")[:-1]).isdisjoint(self.shared_layers)
+
+
+def sharing_everything(branch: Branch) -> Branch:
+    """The same network, of which every layer with weights is shared."""
+    layers = branch.model._flatten_layers(include_self=False)
+    names = tuple(layer.name for layer in layers if layer.weights)
+    return replace(branch, shared_layers=names)

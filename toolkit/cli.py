@@ -23,13 +23,9 @@ from firmware_sim.bundle import open_bundle
 from profiles import Profile, load_profile, profile_names
 from toolkit.bench.commands import bench
 from toolkit.errors import ToolkitError
-from toolkit.experiment.commands import (
-    EXPERIMENT_EXAMPLES,
-    FIGURES_EXAMPLES,
-    experiment,
-    figures,
-)
+from toolkit.experiment.commands import FIGURES_EXAMPLES, experiment, figures
 from toolkit.experiment.study import Interrupted
+from toolkit.play import PLAY_EXAMPLES, play
 from toolkit.terminal import QUIET, USER_ERRORS, quiet_terminal
 
 app = typer.Typer(
@@ -64,8 +60,9 @@ def everywhere(
 
 
 app.add_typer(bench, name="bench")
-app.command(epilog=EXPERIMENT_EXAMPLES)(experiment)
+app.add_typer(experiment, name="experiment")
 app.command(epilog=FIGURES_EXAMPLES)(figures)
+app.command(epilog=PLAY_EXAMPLES)(play)
 
 INTERRUPTED = 130  # exit code after Ctrl-C, by the shells' convention
 LONGEST_SENTENCE = 600  # characters; the converter can say far more
@@ -73,8 +70,10 @@ LONGEST_SENTENCE = 600  # characters; the converter can say far more
 
 class Task(StrEnum):
     atari = "atari"
+    cartpole = "cartpole"
     cifar10 = "cifar10"
     digits = "digits"
+    minatar = "minatar"
 
 
 class Quantisation(StrEnum):
@@ -104,6 +103,9 @@ def export(
     topology: Annotated[
         Topology, typer.Option(help="What the branches have in common.")
     ] = Topology.share_first,
+    game: Annotated[
+        str | None, typer.Option(help="minatar: which game.", show_default="breakout")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="Your own branch, path/to/file.py:function, instead of the zoo's."),
@@ -128,6 +130,8 @@ def export(
     ] = False,
 ) -> None:
     """Write a bundle: a branch that trains, its shared slice, and an inference model."""
+    if game and task is not Task.minatar:
+        raise ToolkitError("only MinAtar's branches depend on the game; devices take --game.")
     if tune and tuning:
         raise ToolkitError("--tune measures a tuning and --tuning reads one; give one of the two.")
     chosen = load_profile(profile)
@@ -154,9 +158,9 @@ def export(
         if model:
             branch = load_branch(model)
         else:
-            branch = zoo.build(task.value, chosen.branch, topology.value)
+            branch = zoo.build(task.value, chosen.branch, topology.value, game)
             if chosen.branch == "complex":
-                smaller = partial(zoo.build, task.value, "lightweight", topology.value)
+                smaller = partial(zoo.build, task.value, "lightweight", topology.value, game)
         examples = calibration_for(branch, None if model else task.value, calibration)
         bundle = write_bundle(
             branch,
@@ -433,6 +437,10 @@ def provision(
         bool | None,
         typer.Option(help="Whether devices must show certificates as well as passwords."),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="Of the devices: what their units allow.", show_default="weak"),
+    ] = None,
 ) -> None:
     """Make certificates, passwords, access rules and mosquitto's configuration for a fleet.
 
@@ -457,6 +465,7 @@ def provision(
         days=days,
         port=port,
         require_certificate=require_certificate,
+        profile=load_profile(profile) if profile else None,
     )
     typer.echo(f"{folder}: {_count(made.added, 'added')}, {_count(made.kept, 'as before')}")
     typer.echo(f"  {made.broker} goes to the broker: `mosquitto -c mosquitto.conf` in that folder")
@@ -465,10 +474,50 @@ def provision(
     if made.kept and made.server_renewed:
         typer.echo(
             f"  the broker has a new certificate, for {', '.join(made.fleet.host_names)}: replace "
-            "its files, restart it, and replace every run.sh"
+            "its files, restart it, replace every run.sh, and pack anew"
         )
     elif made.kept and made.added:
         typer.echo("  send SIGHUP to a mosquitto that runs already, so that it lets them in")
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "toolkit pack build/weak --fleet greenhouse --device pi-1 -- --task digits --share 0:0.1\n\n"
+    "python -m firmware_sim.device --pack pi-1.pack --state state   (on the device)"
+)
+def pack(
+    bundle: Annotated[Path, typer.Argument(help="Folder that `toolkit export` wrote.")],
+    fleet: Annotated[str, typer.Option(help="Name of the fleet.")],
+    device: Annotated[str, typer.Option(help="A device that was provisioned.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="After --: what the device is started with.")
+    ] = None,
+    provisioned: Annotated[
+        Path | None, typer.Option(help="The fleet's folder.", show_default="fleets/<fleet>")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file.", show_default="<folder>/packs/<device>.pack")
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(help="Devices refuse a lower one.", show_default="the time in seconds"),
+    ] = None,
+) -> None:
+    """Put a bundle, the broker's address and a device's credentials into one signed file.
+
+    It holds the device's password and key in the clear: handle it like these.
+    """
+    from toolkit.pack import pack as write_pack
+
+    folder = provisioned or Path("fleets") / fleet
+    packed = write_pack(
+        bundle, folder, device, fleet=fleet, out=out, version=version, arguments=arguments or []
+    )
+    kilobytes = packed.file.stat().st_size / 1e3
+    version = packed.index.version
+    typer.echo(f"{packed.file}: version {version} for {device} of {fleet}, {kilobytes:,.0f} kB")
+    if packed.unit:
+        typer.echo(f"  {packed.unit} now allows the bundle's {packed.memory_cap_mib} MiB")
 
 
 def _count(users: Sequence[str], what: str) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from toolkit.experiment.cell import BATCH, MODES, Settings, plan
+from toolkit.experiment.cell import BATCH, MODES
 from toolkit.experiment.study import Interrupted, run_study
+from toolkit.experiment.supervised_cell import SupervisedCell, SupervisedSettings, plan
 from toolkit.export.writing import make_folder
 from toolkit.terminal import quiet_terminal
 
@@ -22,7 +23,7 @@ def run_demo(out: Path, *, rounds: int, steps: int, embedded: bool) -> None:
     make_folder(out)
     study = out / "study"
     shutil.rmtree(study, ignore_errors=True)
-    settings = Settings(
+    settings = SupervisedSettings(
         task="digits", rounds=rounds, examples_per_round=steps * BATCH, engine="tflite"
     )
     cells = plan(
@@ -38,10 +39,10 @@ def run_demo(out: Path, *, rounds: int, steps: int, embedded: bool) -> None:
         raise Interrupted(f"all processes are stopped; {out} keeps what they had") from None
     with quiet_terminal():
         from toolkit.experiment.figures import draw_figures
-        from toolkit.experiment.results import read_results
-        from toolkit.experiment.table import terminal_table
+        from toolkit.experiment.results import of_kind, read_results
+        from toolkit.experiment.supervised_table import terminal_table
 
-        results = read_results(study)
+        results = of_kind(read_results(study), SupervisedCell)
         figure, *_ = draw_figures(results, out)
     title = f"Digits: test accuracy (%) after {rounds} rounds of {steps} mini-batches"
     Console().print(terminal_table(results, title))

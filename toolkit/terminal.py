@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from firmware_sim.bundle import BundleError
+from firmware_sim.pack import PackError
 from firmware_sim.runtime import RuntimeUnavailable
 from profiles import ProfileError
 from toolkit.errors import ToolkitError
 
 # What the user can mend; each says one sentence.
-USER_ERRORS = (ToolkitError, ProfileError, BundleError, RuntimeUnavailable)
+USER_ERRORS = (ToolkitError, ProfileError, BundleError, PackError, RuntimeUnavailable)
 QUIET = "STEMSHARE_QUIET"  # set in the environment: no progress is shown
 
 

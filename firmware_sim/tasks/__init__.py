@@ -7,13 +7,14 @@ from pathlib import Path
 from firmware_sim.bundle import Bundle
 from firmware_sim.tasks import cifar10, digits
 from firmware_sim.tasks.arrays import read_examples
-from firmware_sim.tasks.atari import AtariTask
 from firmware_sim.tasks.labelled import LabelledTask, check_examples, check_kind, own_share
+from firmware_sim.tasks.player import game_of, make_player
 from firmware_sim.tasks.task import Task, TaskError, TaskOptions
 
-__all__ = ["TASKS", "Task", "TaskError", "TaskOptions", "make_task"]
+__all__ = ["GAMES", "TASKS", "Task", "TaskError", "TaskOptions", "game_of", "make_task"]
 
-TASKS = ("digits", "npz", "cifar10", "atari")
+GAMES = ("atari", "minatar", "cartpole", "play")
+TASKS = ("digits", "npz", "cifar10", *GAMES)
 
 
 def make_task(name: str, bundle: Bundle, options: TaskOptions) -> Task:
@@ -33,11 +34,11 @@ def make_task(name: str, bundle: Bundle, options: TaskOptions) -> Task:
             examples = cifar10.read_cifar10(data, options.share)  # no more of it is ever held
             check_examples(str(data), examples, x)
             return LabelledTask(examples, batch=x.shape[0], seed=options.seed)
-        case "atari":
+        case "atari" | "minatar" | "cartpole" | "play":
             _no_data(name, options)
             if options.share != (0, 1):
-                raise TaskError("the task atari has no examples to take a share of.")
-            return AtariTask(bundle, options)
+                raise TaskError(f"the task {name} has no examples to take a share of.")
+            return make_player(name, bundle, options)
         case _:
             raise TaskError(f"there is no task {name!r}; there are {', '.join(TASKS)}.")
     check_examples(source, examples, x)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from firmware_sim.bundle import Bundle
 from firmware_sim.runtime import Array, Model, TensorSpec
+
+if TYPE_CHECKING:
+    from firmware_sim.tasks.dqn_options import DqnOptions
 
 # What is exchanged decides which signature takes a mini-batch.
 SIGNATURES = {"delta": "train", "gradient": "accumulate"}
@@ -54,13 +57,13 @@ class TaskOptions:
     data: Path | None = None  # npz: a file; cifar10: a folder
     share: tuple[float, float] = (0.0, 1.0)  # from where to where of the training set
     seed: int = 0
-    game: str = "breakout"
-    # None: as many as the profile's caps allow (the paper: 100,000 on weak devices, 1,000,000 on
-    # powerful ones).
+    game: str | None = None  # None: the task's usual one
+    sticky: float = 0.0  # probability that a game takes the last action again (the paper: 0)
+    # None: as many observations as the profile's caps allow (the paper: 100,000 on weak devices,
+    # 1,000,000 on powerful ones).
     replay_frames: int | None = None
     replay_folder: Path | None = None  # to keep the replay on disk
-    warm_up_steps: int = 1_000  # played before the first mini-batch (the paper: 50,000)
-    test_frames: int = 18_000  # most of one test episode: five minutes of play at 60 Hz
+    dqn: DqnOptions | None = None  # None: what is usual for the game
 
     def __post_init__(self) -> None:
         start, stop = self.share
@@ -70,14 +73,8 @@ class TaskOptions:
             )
         if not 0 <= self.seed < 2**63:
             raise TaskError(f"the seed {self.seed} is not between 0 and 2⁶³ - 1.")
-        if self.warm_up_steps < 1 or self.test_frames < 1:
-            raise TaskError("the warm-up and the test episode must be at least 1 long.")
-        # Every episode stores one frame more than it has steps, so half of them may be no steps.
-        if self.replay_frames is not None and self.replay_frames < 2 * self.warm_up_steps:
-            raise TaskError(
-                f"a warm-up of {self.warm_up_steps} steps needs a replay of at least "
-                f"{2 * self.warm_up_steps} frames, not {self.replay_frames}."
-            )
+        if not 0 <= self.sticky < 1:
+            raise TaskError(f"actions cannot be sticky with probability {self.sticky}.")
 
 
 def signature_for(exchange: str) -> str:

@@ -9,10 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from firmware_sim.bundle import Bundle
+from firmware_sim.environments.atari import AtariGame
 from firmware_sim.frames import CHUNK, STACK
 from firmware_sim.replay import ENTRY_BYTES, Replay, Transitions, bytes_for
 from firmware_sim.tasks import TaskError, TaskOptions
-from firmware_sim.tasks.atari import PLAYER_BYTES, make_replay, memory_left, storage_left
+from firmware_sim.tasks.replays import PLAYER_BYTES, make_replay, memory_left, storage_left
 
 Frames = npt.NDArray[np.uint8]
 TINY = (2, 3)
@@ -244,20 +245,26 @@ def bundle(*, memory_mib: int = 256, storage_mib: int = 64, peak_mib: int = 90) 
 
 def refusal(made: Bundle, options: TaskOptions) -> str:
     with pytest.raises(TaskError) as caught:
-        make_replay(made, options)
+        make_replay(made, options, AtariGame("breakout", 1))
     return str(caught.value)
+
+
+def replay_for(made: Bundle, options: TaskOptions | None = None) -> Replay:
+    made_replay = make_replay(made, options or TaskOptions(), AtariGame("breakout", 1))
+    assert isinstance(made_replay, Replay)
+    return made_replay
 
 
 def test_the_caps_decide_how_large_a_replay_is(tmp_path: Path):
     assert memory_left(bundle()) == (256 - 90) * 2**20 - PLAYER_BYTES
     # The checkpoint is there twice while it is replaced: 2 × (1 + 3 × 0.5) MiB, and a little.
     assert 0 < (64 - 2 - 5) * 2**20 - storage_left(bundle()) < 2**18
-    assert make_replay(bundle(), TaskOptions()).capacity == 1_000_000
-    assert make_replay(bundle(memory_mib=90 + 6 + 1), TaskOptions()).capacity == 2**20 // 120
-    small = TaskOptions(warm_up_steps=10, replay_frames=200)
-    assert make_replay(bundle(memory_mib=1), small).capacity == 200, "the user has said so"
+    assert replay_for(bundle()).capacity == 1_000_000
+    assert replay_for(bundle(memory_mib=90 + 6 + 1)).capacity == 2**20 // 120
+    small = TaskOptions(replay_frames=200)
+    assert replay_for(bundle(memory_mib=1), small).capacity == 200, "the user has said so"
     on_disk = TaskOptions(replay_folder=tmp_path)
-    assert make_replay(bundle(memory_mib=90 + 6 + 1), on_disk).capacity == 2**20 // ENTRY_BYTES
+    assert replay_for(bundle(memory_mib=90 + 6 + 1), on_disk).capacity == 2**20 // ENTRY_BYTES
 
 
 def test_without_room_one_sentence_says_so(tmp_path: Path):

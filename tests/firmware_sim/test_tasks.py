@@ -276,10 +276,7 @@ def test_the_end_of_a_pass_can_be_restored(digits_bundle: Bundle):
         ({"share": (float("nan"), 1)},
          "the share nan:1 must run upwards between 0 and 1, as 0:0.2 does."),
         ({"seed": -1}, "the seed -1 is not between 0 and 2⁶³ - 1."),
-        ({"warm_up_steps": 0}, "the warm-up and the test episode must be at least 1 long."),
-        ({"test_frames": 0}, "the warm-up and the test episode must be at least 1 long."),
-        ({"warm_up_steps": 51, "replay_frames": 101},
-         "a warm-up of 51 steps needs a replay of at least 102 frames, not 101."),
+        ({"sticky": 1.0}, "actions cannot be sticky with probability 1.0."),
     ],
 )  # fmt: skip
 def test_impossible_options_are_refused(options: dict[str, Any], sentence: str):
@@ -294,7 +291,8 @@ def test_a_task_that_does_not_fit_the_bundle_is_refused(digits_bundle: Bundle, t
     player = with_inputs(digits_bundle, **players)
     for name, bundle, options, sentence in (
         ("chess", digits_bundle, TaskOptions(),
-         "there is no task 'chess'; there are digits, npz, cifar10, atari."),
+         "there is no task 'chess'; there are digits, npz, cifar10, atari, minatar, cartpole, "
+         "play."),
         ("npz", digits_bundle, TaskOptions(),
          "the task npz needs data: a .npz file with x_train, y_train, x_test and y_test."),
         ("digits", digits_bundle, TaskOptions(data=tmp_path),
@@ -314,7 +312,7 @@ def test_a_task_that_does_not_fit_the_bundle_is_refused(digits_bundle: Bundle, t
          f"the manifest of {folder} does not say what its training takes."),
     ):  # fmt: skip
         assert refusal(lambda n=name, b=bundle, o=options: make_task(n, b, o)) == sentence
-    assert TASKS == ("digits", "npz", "cifar10", "atari")
+    assert TASKS == ("digits", "npz", "cifar10", "atari", "minatar", "cartpole", "play")
 
 
 @pytest.mark.parametrize("exchange", ["weights", ""])

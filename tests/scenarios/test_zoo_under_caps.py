@@ -27,10 +27,14 @@ Entry = tuple[str, str, str]
 NETWORKS: dict[Entry, list[Entry]] = {
     ("atari", "lightweight", "share-first"): [],
     ("atari", "complex", "share-first"): [],
+    ("cartpole", "lightweight", "share-first"): [],
+    ("cartpole", "complex", "share-first"): [],
     ("cifar10", "lightweight", "cascading"): [("cifar10", "lightweight", "share-first")],
     ("cifar10", "complex", "cascading"): [("cifar10", "complex", "share-first")],
     ("digits", "lightweight", "cascading"): [("digits", "lightweight", "share-first")],
     ("digits", "complex", "cascading"): [("digits", "complex", "share-first")],
+    ("minatar", "lightweight", "share-first"): [],
+    ("minatar", "complex", "share-first"): [],
 }
 
 # A process begins with what its parent had: between the tests and the device stands a small one.

@@ -2,12 +2,17 @@
 
 import pytest
 
+from firmware_sim.environments import make_environment
 from toolkit import zoo
+from toolkit.branch import sharing_everything
 from toolkit.counting import Counts, count, training_operations
+from toolkit.errors import ModelError
 
 COUNTS = {
     ("atari", "lightweight", "share-first"): Counts(71_214, 6_219_158, 41_056),
     ("atari", "complex", "share-first"): Counts(1_687_206, 9_389_318, 41_056),
+    ("cartpole", "lightweight", "share-first"): Counts(2_466, 2_562, 320),
+    ("cartpole", "complex", "share-first"): Counts(8_898, 9_090, 320),
     ("cifar10", "lightweight", "share-first"): Counts(25_834, 9_317_972, 10_144),
     ("cifar10", "complex", "share-first"): Counts(1_250_858, 20_915_732, 10_144),
     ("cifar10", "lightweight", "cascading"): Counts(25_834, 9_317_972, 25_834),
@@ -16,6 +21,8 @@ COUNTS = {
     ("digits", "complex", "share-first"): Counts(45_402, 175_828, 2_480),
     ("digits", "lightweight", "cascading"): Counts(3_930, 96_820, 3_930),
     ("digits", "complex", "cascading"): Counts(46_852, 177_288, 3_930),
+    ("minatar", "lightweight", "share-first"): Counts(33_590, 71_942, 592),
+    ("minatar", "complex", "share-first"): Counts(132_566, 171_014, 592),
 }
 
 
@@ -58,3 +65,25 @@ def test_double_q_learning_adds_two_forward_passes():
     dense = 392 * 64 + 64 * 6
     wanted = 4 * first + 5 * (second + third + dense)
     assert training_operations(zoo.build("atari", "lightweight")) == wanted
+
+
+@pytest.mark.parametrize(("game", "planes"), [("asterix", 4), ("seaquest", 10), ("freeway", 7)])
+def test_minatar_branches_see_the_planes_of_their_game(game: str, planes: int):
+    branch = zoo.build("minatar", "complex", game=game)
+    assert branch.input_shape == make_environment(f"minatar/{game}", 1).observation.shape
+    assert count(branch).shared_parameters == 9 * planes * 16 + 16
+
+
+def test_an_unknown_minatar_game_is_refused():
+    games = "asterix, breakout, freeway, seaquest, space_invaders"
+    with pytest.raises(ModelError, match=f"^there is no MinAtar game 'pong'; there are {games}"):
+        zoo.build("minatar", "complex", game="pong")
+
+
+@pytest.mark.parametrize("task", ["atari", "cartpole", "minatar"])
+def test_a_branch_can_share_everything(task: str):
+    branch = zoo.build(task, "lightweight")
+    everything = sharing_everything(branch)
+    assert everything.local_names == ()
+    assert set(everything.shared_names) == set(branch.trainable_names)
+    assert everything.model is branch.model and len(branch.local_names) > 0

@@ -52,7 +52,7 @@ def test_a_short_demo(tmp_path: Path) -> None:
     cells = [[cell.strip() for cell in row] for row in rows]
     assert [row[:2] for row in cells[:2]] == [["weak", "5 %"], ["weak", "20 %"]]
     finals = sorted(
-        100 * result.finals["weak"].test_accuracy
+        100 * result.finals["weak"].scores["test_accuracy"]
         for result in results
         if result.cell.mode == "heterogeneous" and result.cell.weak_fraction == 0.05
     )

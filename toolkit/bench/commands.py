@@ -26,6 +26,17 @@ class QuantisationTask(StrEnum):
     cifar10 = "cifar10"
 
 
+class PlayedTask(StrEnum):
+    atari = "atari"
+    minatar = "minatar"
+    cartpole = "cartpole"
+
+
+class BranchKind(StrEnum):
+    lightweight = "lightweight"
+    complex = "complex"
+
+
 @contextmanager
 def _at_work(out: Path) -> Iterator[Progress]:
     """A quiet terminal with a line of progress, and a place for the numbers."""
@@ -185,6 +196,39 @@ def bench_caps(
             names=branch or [],
             rounds=rounds,
             steps=steps,
+            progress=progress,
+        )
+    _show(report, tables, out)
+
+
+@bench.command("rl")
+def bench_rl(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "rl.json",
+    task: Annotated[PlayedTask, typer.Option()] = PlayedTask.atari,
+    game: Annotated[str | None, typer.Option(help="Of the task.", show_default="breakout")] = None,
+    branch: Annotated[BranchKind, typer.Option()] = BranchKind.lightweight,
+    warm_up: Annotated[
+        int, typer.Option(help="Steps in the replay before the clock starts.", min=32)
+    ] = 1_000,
+    steps: Annotated[int, typer.Option(help="Timed in each process.", min=1)] = 200,
+    rounds: Annotated[int, typer.Option(help="Processes per contestant, in turn.", min=1)] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads for every contestant.", min=1)] = 1,
+) -> None:
+    """Time a player that trains: ours, the same with Keras' loops, and with tf.function.
+
+    Ratios are within a round, in which every contestant runs in a fresh process of its own.
+    """
+    with _at_work(out) as progress:
+        from toolkit.bench.rl import run_bench, tables
+
+        report = run_bench(
+            task=task.value,
+            game=game,
+            branch=branch.value,
+            warm_up=warm_up,
+            steps=steps,
+            rounds=rounds,
+            threads=threads,
             progress=progress,
         )
     _show(report, tables, out)

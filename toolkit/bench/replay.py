@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from firmware_sim.environments.atari import AtariGame
 from firmware_sim.frames import CHUNK, STACK, Frames, MemoryArena
 from firmware_sim.replay import bytes_for
 from firmware_sim.runtime import Array
-from firmware_sim.tasks.atari import EPISODE_FRAMES, Game
+from firmware_sim.tasks.dqn_options import DqnOptions
 from toolkit.fresh_process import report_of
 
 GAMES = ("breakout", "beam_rider", "space_invaders")
@@ -100,7 +101,7 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
 def random_play(game: str) -> Iterator[Array]:
     """Frames uint8 [84, 84] of a player that takes any output, episode after episode."""
     rng = np.random.default_rng(0)
-    with closing(Game(game, episode_frames=EPISODE_FRAMES)) as playing:
+    with closing(AtariGame(game, DqnOptions().episode_steps)) as playing:
         yield playing.reset(0)[..., -1]
         while True:
             seen = playing.step(int(rng.integers(OUTPUTS)))

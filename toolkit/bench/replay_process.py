@@ -19,9 +19,11 @@ import numpy as np
 from firmware_sim.bundle import open_bundle
 from firmware_sim.device import runtime_for  # with all that a device imports
 from firmware_sim.probe import peak_memory_bytes
+from firmware_sim.replay import StackedReplay
 from firmware_sim.runtime import Model
 from firmware_sim.tasks import TaskOptions
-from firmware_sim.tasks.atari import AtariTask
+from firmware_sim.tasks.dqn_options import DqnOptions
+from firmware_sim.tasks.player import make_player
 
 BATCH = 32
 
@@ -30,9 +32,13 @@ def main(bundle: Path, game: str, steps: int, batches: int, folder: Path | None)
     opened = open_bundle(bundle)
     model = Model(opened.model, runtime=runtime_for(opened, None), threads=1)
     options = TaskOptions(
-        game=game, warm_up_steps=steps, replay_frames=2 * steps, replay_folder=folder
+        game=game,
+        replay_frames=2 * steps,
+        replay_folder=folder,
+        dqn=DqnOptions(warm_up_steps=steps),
     )
-    task = AtariTask(opened, options)
+    task = make_player("atari", opened, options)
+    assert isinstance(task.replay, StackedReplay), "Atari's are"
     losses = list(task.train(model, batches, "delta"))
     rng = np.random.default_rng(0)
     sampling, training = [], []

@@ -8,8 +8,10 @@ from typing import Any
 import keras
 
 from toolkit import zoo
-from toolkit.branch import Branch
-from toolkit.experiment.cell import Cell, ExperimentError
+from toolkit.branch import Branch, sharing_everything
+from toolkit.experiment.cell import ExperimentError
+from toolkit.experiment.rl_cell import RlCell
+from toolkit.experiment.supervised_cell import SupervisedCell
 from toolkit.layers import BranchDropout
 from toolkit.training.learning import Supervised
 from toolkit.training.optimizers import RMSProp
@@ -20,7 +22,9 @@ NPZ = "npz"
 SMALLEST_IMAGE = 12  # pixels; CIFAR-10's complex branch leaves nothing of a smaller one
 
 
-def build_branch(cell: Cell, device: str, *, image_shape: tuple[int, ...], classes: int) -> Branch:
+def supervised_branch(
+    cell: SupervisedCell, device: str, *, image_shape: tuple[int, ...], classes: int
+) -> Branch:
     """The branch of a device, its random weights drawn with the cell's seed."""
     kind, topology = cell.branch(device)
     keras.utils.set_random_seed(cell.seed)
@@ -30,11 +34,25 @@ def build_branch(cell: Cell, device: str, *, image_shape: tuple[int, ...], class
         branch = zoo.build(cell.settings.task, kind, topology)
     if not cell.branch_dropout:
         branch = without_branch_dropout(branch)
-    if cell.settings.learning_rate is not None:
-        rate: Any = {"learning_rate": cell.settings.learning_rate}
-        optimizer = replace(branch.learning.optimizer, **rate)  # type: ignore[type-var]
-        branch = replace(branch, learning=replace(branch.learning, optimizer=optimizer))
-    return branch
+    return _learning_at(branch, cell.settings.learning_rate)
+
+
+def player_branch(cell: RlCell, device: str) -> Branch:
+    """The branch of a player; where all are alike, all of it is shared."""
+    keras.utils.set_random_seed(cell.seed)
+    branch = zoo.build(cell.settings.task, cell.kind(device), game=cell.game)
+    if cell.shares_everything():
+        branch = sharing_everything(branch)
+    return _learning_at(branch, cell.settings.learning_rate)
+
+
+def _learning_at(branch: Branch, rate: float | None) -> Branch:
+    """With another learning rate, unless it is None."""
+    if rate is None:
+        return branch
+    changed: Any = {"learning_rate": rate}
+    optimizer = replace(branch.learning.optimizer, **changed)  # type: ignore[type-var]
+    return replace(branch, learning=replace(branch.learning, optimizer=optimizer))
 
 
 def without_branch_dropout(branch: Branch) -> Branch:

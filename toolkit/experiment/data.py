@@ -14,8 +14,7 @@ from firmware_sim.tasks.labelled import Examples
 from firmware_sim.tasks.state import digest
 from firmware_sim.tasks.task import TaskError
 from toolkit.experiment.cell import ExperimentError
-
-TASKS = ("digits", "cifar10", "npz")
+from toolkit.experiment.supervised_cell import TASKS
 
 
 @lru_cache(maxsize=1)

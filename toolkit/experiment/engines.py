@@ -6,13 +6,12 @@ nothing but their data and their seed; every cell starts from weights of its own
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from firmware_sim.runtime import Array, Model
 from toolkit.branch import Branch
 from toolkit.experiment.cell import BATCH, Cell
+from toolkit.training.module import TARGET
 
 _RUNTIME = "ai-edge-litert"  # the other one cannot live in one process with TensorFlow
 _MODELS: dict[tuple[object, ...], Model] = {}
@@ -21,8 +20,7 @@ _CONVERTED: dict[tuple[object, ...], bytes] = {}
 
 def model_for(cell: Cell, device: str, branch: Branch) -> Model:
     """A model with the branch's weights, and nothing trained."""
-    alike = replace(cell.settings, rounds=1, test_every=1)  # these leave the model as it is
-    key = (alike, cell.branch(device), cell.branch_dropout, branch.input_shape)
+    key = (*cell.model_key(device), branch.input_shape)
     if (*key, device) not in _MODELS:
         make = _in_tensorflow if cell.settings.engine == "tf" else _in_tflite
         _MODELS[*key, device] = make(key, branch)
@@ -49,8 +47,9 @@ def _in_tflite(key: tuple[object, ...], branch: Branch) -> Model:
 
 
 def _untrained(model: Model, branch: Branch) -> dict[str, Array]:
-    """The branch's weights, and zeros for all that the optimiser keeps."""
-    weights = branch.weights()
+    """The branch's weights, in its target network too, and zeros for what the optimiser keeps."""
+    own = branch.weights()
+    weights = {**own} | {TARGET + name: value for name, value in own.items()}
     return {
         name: np.asarray(weights[name]) if name in weights else np.zeros(spec.shape, spec.dtype)
         for name, spec in model.inputs("set_state").items()

@@ -1,156 +1,38 @@
-"""The paper's figure of supervised learning, and the ablation of branch dropout.
-
-(a, b) share-first and (c, d) cascading: final accuracy over the weak device's part of the data, on
-the powerful and the weak device; (e, f) how it evolves. Lines are medians over seeds, bands go from
-the lowest to the highest. Everything comes from results alone.
-"""
+"""Every picture and table that results allow; everything comes from results alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from toolkit.experiment.cell import DEVICES, MODES, POWERFUL, ExperimentError
-from toolkit.experiment.results import Result
-from toolkit.experiment.summary import (
-    Line,
-    Spread,
-    final_accuracies,
-    fractions,
-    learning_curve,
-    topologies,
-)
-from toolkit.experiment.table import TITLES, has_ablation, markdown
+from toolkit.experiment.cell import Cell, ExperimentError
+from toolkit.experiment.drawing import save
+from toolkit.experiment.results import Result, of_kind
+from toolkit.experiment.rl_cell import RlCell
+from toolkit.experiment.rl_figure import draw_players
+from toolkit.experiment.rl_summary import coordinators, merged_by
+from toolkit.experiment.supervised_cell import SupervisedCell
+from toolkit.experiment.supervised_figure import draw_ablation, draw_study
+from toolkit.experiment.supervised_table import has_ablation
+from toolkit.experiment.table import markdown
 
-# Okabe and Ito's colours, which colour-blind people can tell apart; markers for print in grey.
-STYLES: Mapping[str, dict[str, Any]] = {
-    "isolated": {"color": "#7f7f7f", "marker": "s", "linestyle": (0, (4, 2))},
-    "homogeneous": {"color": "#E69F00", "marker": "^", "linestyle": (0, (1, 1))},
-    "heterogeneous": {"color": "#0072B2", "marker": "o", "linestyle": "-"},
-    "without branch dropout": {"color": "#D55E00", "marker": "D", "linestyle": (0, (4, 2))},
-}
-CURVE_FRACTION = 0.2  # of the data on the weak device, in the paper's learning curves
 STUDY, ABLATION, TABLE = "supervised", "branch_dropout", "table.md"
-FORMATS = ("png", "svg")
-Curve = Mapping[Any, Spread]
+PLAYERS = {"sync": "rl", "async": "rl_async"}
 
 
-def draw_figures(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Every picture and the table that the results allow; answers the files."""
+def draw_figures(results: Sequence[Result[Cell]], folder: Path) -> list[Path]:
+    """Answers the files."""
     if not results:
         raise ExperimentError("no cell is finished yet, so there is nothing to draw.")
-    written = _save(draw_study(results), folder / STUDY)
-    if has_ablation(results):
-        written += _save(draw_ablation(results), folder / ABLATION)
+    written: list[Path] = []
+    if told := of_kind(results, SupervisedCell):
+        written += save(draw_study(told), folder / STUDY)
+        if has_ablation(told):
+            written += save(draw_ablation(told), folder / ABLATION)
+    if played := of_kind(results, RlCell):
+        for coordinator in coordinators(played):
+            figure = draw_players(merged_by(coordinator, played))
+            written += save(figure, folder / PLAYERS[coordinator])
     table = folder / TABLE
     table.write_text(markdown(results), encoding="utf-8")
     return [*written, table]
-
-
-def draw_study(results: Sequence[Result]) -> Any:
-    """A row for each topology; the last one also has the learning curves."""
-    from matplotlib.figure import Figure
-
-    studied = topologies(results) or ["cascading"]
-    figure = Figure(figsize=(11, 2.6 * len(studied) + 0.5), dpi=150, layout="constrained")
-    grid = figure.subplots(len(studied), 4, squeeze=False)
-    letters = iter("abcdef")
-    chosen = min(fractions(results), key=lambda fraction: abs(fraction - CURVE_FRACTION))
-    for row, topology in zip(grid, studied, strict=True):
-        for panel, device in zip(row[:2], reversed(DEVICES), strict=True):
-            lines = {m: final_accuracies(results, Line(m, topology, device)) for m in MODES}
-            _draw_finals(panel, lines, device)
-            _title(panel, next(letters), f"{TITLES[topology]}: {device}")
-        last = topology == studied[-1]
-        for panel, device in zip(row[2:], reversed(DEVICES), strict=True):
-            if not last:
-                panel.set_axis_off()
-                continue
-            curves = {m: learning_curve(results, Line(m, topology, device), chosen) for m in MODES}
-            _draw_lines(panel, curves, markers=False)
-            panel.set_xlabel("round")
-            holds = 1 - chosen if device == POWERFUL else chosen
-            _title(panel, next(letters), f"{device} with {100 * holds:g} % of the data")
-    for panel in (panel for row in grid for panel in row if panel.axison):
-        panel.grid(alpha=0.3)
-    for panels in ([*grid[:, 0], *grid[:, 1]], list(grid[-1, 2:])):
-        _share_heights(panels)
-    for row in grid:
-        row[0].set_ylabel("test accuracy (%)")
-    _legend(figure, grid)
-    return figure
-
-
-def draw_ablation(results: Sequence[Result]) -> Any:
-    """Heterogeneous cascades with and without branch dropout."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3), dpi=150, layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
-    names = {"heterogeneous": True, "without branch dropout": False}
-    for panel, device, letter in zip(panels, reversed(DEVICES), "ab", strict=True):
-        lines = {
-            name: final_accuracies(results, Line("heterogeneous", "cascading", device, on))
-            for name, on in names.items()
-        }
-        _draw_finals(panel, lines, device)
-        _title(panel, letter, f"cascading: {device}")
-        panel.grid(alpha=0.3)
-    panels[0].set_ylabel("test accuracy (%)")
-    handles, _ = panels[0].get_legend_handles_labels()
-    labels = ["with branch dropout", "without"][: len(handles)]
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    return figure
-
-
-def _draw_finals(panel: Any, lines: Mapping[str, Curve], device: str) -> None:
-    """Over the weak device's part of the data; the labels say what this device holds."""
-    _draw_lines(panel, lines, markers=True)
-    ticks = sorted({fraction for line in lines.values() for fraction in line})
-    held = [1 - fraction if device == POWERFUL else fraction for fraction in ticks]
-    panel.set_xticks(ticks, [f"{100 * part:g}" for part in held])
-    panel.set_xlabel(f"data on the {device} device (%)")
-
-
-def _draw_lines(panel: Any, lines: Mapping[str, Curve], *, markers: bool) -> None:
-    for name, line in lines.items():
-        if not line:
-            continue
-        style = STYLES[name] if markers else STYLES[name] | {"marker": ""}
-        spreads = list(line.values())
-        lowest, highest = [s.lowest for s in spreads], [s.highest for s in spreads]
-        panel.plot(list(line), [s.median for s in spreads], label=name, markersize=4, **style)
-        panel.fill_between(list(line), lowest, highest, color=style["color"], alpha=0.2, lw=0)
-        if len(line) == 1:  # a band of no width
-            panel.vlines(list(line), lowest, highest, color=style["color"], alpha=0.5, lw=3)
-
-
-def _share_heights(panels: Sequence[Any]) -> None:
-    """The same scale for all, so that panels can be compared."""
-    limits = [panel.get_ylim() for panel in panels]
-    low, high = min(a for a, _ in limits), max(b for _, b in limits)
-    for panel in panels:
-        panel.set_ylim(low, high)
-
-
-def _title(panel: Any, letter: str, text: str) -> None:
-    panel.set_title(f"({letter}) {text}", fontsize=9, loc="left")
-
-
-def _legend(figure: Any, grid: Any) -> None:
-    """In the empty corner if there is one, as in the paper; otherwise below."""
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    style = {"title": "median; band: lowest to highest", "frameon": False}
-    if grid[0][2].axison:
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, **style)
-    else:
-        corner = grid[0][2].legend(handles, labels, loc="center left", **style)
-        corner.set_in_layout(False)  # it may reach into the empty panel beside
-
-
-def _save(figure: Any, path: Path) -> list[Path]:
-    files = [path.with_suffix(f".{kind}") for kind in FORMATS]
-    for file in files:
-        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
-    return files

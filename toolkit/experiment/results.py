@@ -1,12 +1,18 @@
 """Results on disk: one file of JSON lines for each cell, durable line by line.
 
-    header    the cell, a digest of its data, commit, versions, when it began
+    header    the cell, what becomes of it if it is killed, its data, commit, versions
     point     scores of one device after one round
-    resumed   the cell was killed and begun again (commit and versions, should they differ)
-    final     the best version of one device, by its own validation, on the test set
+    resumed   the cell was killed and goes on (commit and versions, should they differ)
+    final     what one device is worth in the end
     finished  nothing is missing
 
-A cell that is killed leaves a file without its end, perhaps with half a line, and goes on there.
+    supervised   points have validation_accuracy, validation_loss and, where it was tested,
+                 test_accuracy; a final has those of best_round, which validated best
+    players      points have the score of a test episode, the device's steps so far and the mean
+                 loss of the round; a final has the mean score of the last points
+
+A cell that is killed leaves a file without its end, perhaps with half a line. A supervised cell
+goes on there; the cell of a player starts from its beginning, and so does its file.
 """
 
 from __future__ import annotations
@@ -14,44 +20,46 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from broker.durable import sync_folder
+from toolkit.experiment import rl_cell
 from toolkit.experiment.cell import Cell, ExperimentError
+from toolkit.experiment.rl_cell import RlCell
+from toolkit.experiment.supervised_cell import SupervisedCell
 
 FORMAT = 1
 SUFFIX = ".jsonl"
+C = TypeVar("C", bound=Cell, covariant=True)
+K = TypeVar("K", bound=Cell)
+_AFTER_A_KILL = {True: "goes on", False: "starts from its beginning"}
 
 
 @dataclass(frozen=True)
 class Point:
-    """A device's scores after `round` rounds; `test_accuracy` only where it was tested."""
+    """A device's scores after `round` rounds."""
 
     device: str
     round: int
-    validation_accuracy: float
-    validation_loss: float
-    test_accuracy: float | None = None
+    scores: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Final:
-    """The version that validated best, on the test set."""
+    """A device's scores after the whole cell."""
 
     device: str
-    best_round: int
-    validation_accuracy: float
-    test_accuracy: float
+    scores: Mapping[str, float]
 
 
 @dataclass
-class Result:
+class Result(Generic[C]):
     """What is known of a cell."""
 
-    cell: Cell
+    cell: C
     header: dict[str, Any]
     points: list[Point] = field(default_factory=list)
     finals: dict[str, Final] = field(default_factory=dict)
@@ -61,6 +69,11 @@ class Result:
     def finished(self) -> bool:
         return self.seconds is not None
 
+    @property
+    def commit(self) -> str:
+        """That it was begun with, in short."""
+        return (self.header["commit"] or "unknown")[:12]
+
     def curve(self, device: str) -> list[Point]:
         return [point for point in self.points if point.device == device]
 
@@ -69,7 +82,7 @@ def result_file(folder: Path, cell: Cell) -> Path:
     return folder / "cells" / f"{cell.name}{SUFFIX}"
 
 
-def known_result(folder: Path, cell: Cell) -> Result | None:
+def known_result(folder: Path, cell: Cell) -> Result[Cell] | None:
     """What a folder holds of a cell; that of another configuration is refused."""
     path = result_file(folder, cell)
     known = read_result(path)
@@ -81,7 +94,7 @@ def known_result(folder: Path, cell: Cell) -> Result | None:
     return known
 
 
-def read_results(folder: Path) -> list[Result]:
+def read_results(folder: Path) -> list[Result[Cell]]:
     """Every finished cell of a study, by name."""
     files = sorted((folder / "cells").glob(f"*{SUFFIX}"))
     if not files:
@@ -92,7 +105,12 @@ def read_results(folder: Path) -> list[Result]:
     return [result for result in found if result is not None and result.finished]
 
 
-def read_result(file: Path) -> Result | None:
+def of_kind(results: Iterable[Result[Cell]], kind: type[K]) -> list[Result[K]]:
+    """Those of cells of one kind."""
+    return [result for result in results if isinstance(result.cell, kind)]  # type: ignore[misc]
+
+
+def read_result(file: Path) -> Result[Cell] | None:
     """What a file holds; None if it does not exist or was killed before its first line."""
     try:
         lines = list(_lines(file.read_text(encoding="utf-8")))
@@ -106,7 +124,7 @@ def read_result(file: Path) -> Result | None:
         header = lines[0]
         if (header["kind"], header["format"]) != ("header", FORMAT):
             raise ExperimentError(f"{file} was written by another version.")
-        result = Result(Cell.from_json(header["cell"]), header)
+        result = Result(_cell(header["cell"]), header)
         for line in lines[1:]:
             _add(result, dict(line))
     except (KeyError, TypeError):
@@ -114,13 +132,18 @@ def read_result(file: Path) -> Result | None:
     return result
 
 
-def _add(result: Result, line: dict[str, Any]) -> None:
+def _cell(found: dict[str, Any]) -> Cell:
+    plays = found["settings"]["task"] in rl_cell.TASKS
+    return RlCell.from_json(found) if plays else SupervisedCell.from_json(found)
+
+
+def _add(result: Result[Cell], line: dict[str, Any]) -> None:
     match line.pop("kind"):
         case "point":
-            result.points.append(Point(**line))
+            result.points.append(Point(line.pop("device"), line.pop("round"), line))
         case "final":
-            final = Final(**line)
-            result.finals[final.device] = final
+            device = line.pop("device")
+            result.finals[device] = Final(device, line)
         case "finished":
             result.seconds = line["seconds"]
 
@@ -141,13 +164,14 @@ class ResultWriter:
         self._lock = threading.Lock()
         path = result_file(folder, cell)
         path.parent.mkdir(parents=True, exist_ok=True)
-        known = read_result(path)
-        self._file = path.open("r+b" if path.exists() else "w+b")
+        known = read_result(path) if cell.goes_on else None
+        self._file = path.open("r+b" if cell.goes_on and path.exists() else "w+b")
         self._file.truncate(self._file.read().rfind(b"\n") + 1)
         self._file.seek(0, os.SEEK_END)
         if known is None:
             sync_folder(path.parent)
-            self._write("header", format=FORMAT, cell=cell.to_json(), **about)
+            killed = {"when_killed": _AFTER_A_KILL[cell.goes_on]}
+            self._write("header", format=FORMAT, cell=cell.to_json(), **killed, **about)
         else:
             self._write("resumed", **about)
         self.known = known or Result(cell, {})
@@ -158,11 +182,11 @@ class ResultWriter:
         with self._lock:
             if (point.device, point.round) not in self._seen:
                 self._seen.add((point.device, point.round))
-                self._write("point", **{k: v for k, v in vars(point).items() if v is not None})
+                self._write("point", device=point.device, round=point.round, **point.scores)
 
     def final(self, final: Final) -> None:
         if final.device not in self.known.finals:
-            self._write("final", **vars(final))
+            self._write("final", device=final.device, **final.scores)
 
     def finish(self, seconds: float) -> None:
         self._write("finished", seconds=round(seconds, 3))

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_sim.runtime import Array
-from toolkit.experiment.cell import ExperimentError, parse_split
+from toolkit.experiment.cell import ExperimentError
+from toolkit.experiment.supervised_cell import parse_split
 
 Numbers = npt.NDArray[np.int64]
 TRAINING = 0.8  # of a device's own data; it validates on the rest

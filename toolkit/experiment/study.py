@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from toolkit.experiment.cell import Cell
+from toolkit.experiment.rl_cell import RlCell
+from toolkit.experiment.supervised_cell import SupervisedCell
 from toolkit.terminal import quiet_terminal
 
 DATA = Path("data")  # where CIFAR-10 is downloaded to
@@ -35,8 +37,12 @@ def run_study(
     try:
         _run(cells, out, data, link, jobs or os.cpu_count() or 1, ray)
     except KeyboardInterrupt:
-        kept = f"{out} keeps every finished round, the same command goes on"
+        kept = f"{out} keeps every finished {_kept(cells)}, the same command goes on"
         raise Interrupted(kept) from None
+
+
+def _kept(cells: Sequence[Cell]) -> str:
+    return "round" if all(cell.goes_on for cell in cells) else "cell"
 
 
 def _run(
@@ -47,6 +53,7 @@ def _run(
         status = stack.enter_context(console.status("looking at what there is"))
         from toolkit.experiment.data import read_task
         from toolkit.experiment.download import fetch_cifar10
+        from toolkit.experiment.players import checked_environment
         from toolkit.experiment.progress import watching
         from toolkit.experiment.workers import Work, run_here, run_on_ray, unfinished
         from toolkit.export.writing import make_folder
@@ -56,12 +63,16 @@ def _run(
         missing = unfinished(cells, out)
         if not missing:
             return
-        task = cells[0].settings.task
-        if task == "cifar10" and data is None:
-            data = fetch_cifar10(DATA, status.update)
-        status.update("reading the data")
-        read_task(task, data)  # what is wrong with them is said once, and now
-        read_task.cache_clear()  # every process that runs cells has its own
+        # What is wrong with games or data is said once, and now.
+        for environment in {cell.environment for cell in cells if isinstance(cell, RlCell)}:
+            with checked_environment(environment):
+                pass
+        for task in {cell.settings.task for cell in cells if isinstance(cell, SupervisedCell)}:
+            if task == "cifar10" and data is None:
+                data = fetch_cifar10(DATA, status.update)
+            status.update("reading the data")
+            read_task(task, data)
+            read_task.cache_clear()  # every process that runs cells has its own
         status.stop()
         broker = None
         if link != "memory":

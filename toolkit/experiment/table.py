@@ -1,74 +1,27 @@
-"""The results of a study as rows: for a Markdown file, and for the terminal."""
+"""The results of a study as tables in Markdown, one for each kind of cell."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
-from rich.table import Table
-
-from toolkit.experiment.cell import ANY, DEVICES, MODES
-from toolkit.experiment.results import Result
-from toolkit.experiment.summary import Line, Spread, final_accuracies, fractions, topologies
-
-TITLES = {"share-first": "share first layers", "cascading": "cascading", ANY: "any topology"}
-HEADINGS = ("topology", "device", "holds", *MODES)
-NO_DROPOUT = "heterogeneous, no branch dropout"
+from toolkit.experiment import rl_table, supervised_table
+from toolkit.experiment.cell import Cell
+from toolkit.experiment.results import Result, of_kind
+from toolkit.experiment.rl_cell import RlCell
+from toolkit.experiment.supervised_cell import SupervisedCell
 
 
-def rows(results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
-    """Topology, device, what it holds; for every mode the median (lowest–highest) in percent."""
-    for topology in topologies(results) or [ANY]:
-        for device in DEVICES:
-            lines = [Line(mode, topology, device) for mode in MODES]
-            lines += [Line("heterogeneous", topology, device, False)] * has_ablation(results)
-            columns = [final_accuracies(results, line) for line in lines]
-            for fraction in fractions(results):
-                holds = fraction if device == "weak" else 1 - fraction
-                cells = [_cell(column.get(fraction)) for column in columns]
-                yield TITLES[topology], device, f"{100 * holds:g} %", *cells
+def markdown(results: Sequence[Result[Cell]]) -> str:
+    tables = []
+    if told := of_kind(results, SupervisedCell):
+        rows = supervised_table.rows(told)
+        tables.append(_table(supervised_table.headings(told), rows, supervised_table.about(told)))
+    if played := of_kind(results, RlCell):
+        tables.append(_table(rl_table.HEADINGS, rl_table.rows(played), rl_table.about(played)))
+    return "\n".join(tables)
 
 
-def headings(results: Sequence[Result]) -> tuple[str, ...]:
-    return HEADINGS + (NO_DROPOUT,) * has_ablation(results)
-
-
-def has_ablation(results: Sequence[Result]) -> bool:
-    return any(not result.cell.branch_dropout for result in results)
-
-
-def about(results: Sequence[Result]) -> str:
-    """One sentence on what was run."""
-    first = results[0]
-    settings = first.cell.settings
-    seeds = len({result.cell.seed for result in results})
-    commit = first.header["commit"] or "unknown"
-    rate = f" at learning rate {settings.learning_rate:g}" if settings.learning_rate else ""
-    return (
-        f"{settings.task}, {settings.split}: test accuracy in percent of the version that "
-        f"validated best, median (lowest–highest) of {seeds} seed{'s' if seeds > 1 else ''}; "
-        f"{settings.rounds} rounds of {settings.examples_per_round} examples{rate}; engine "
-        f"{settings.engine}; commit {commit[:12]}."
-    )
-
-
-def markdown(results: Sequence[Result]) -> str:
-    titles = headings(results)
-    lines = [titles, ("---",) * len(titles), *rows(results)]
+def _table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]], about: str) -> str:
+    lines = [headings, ("---",) * len(headings), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{table}\n\n{about(results)}\n"
-
-
-def terminal_table(results: Sequence[Result], title: str) -> Table:
-    first = len(topologies(results)) < 2  # a single topology needs no column
-    table = Table(*headings(results)[first:], title=title, title_justify="left")
-    for row in rows(results):
-        table.add_row(*row[first:])
-    return table
-
-
-def _cell(spread: Spread | None) -> str:
-    if spread is None:
-        return "–"
-    if spread.seeds == 1:
-        return f"{spread.median:.1f}"
-    return f"{spread.median:.1f} ({spread.lowest:.1f}–{spread.highest:.1f})"
+    return f"{table}\n\n{about}\n"

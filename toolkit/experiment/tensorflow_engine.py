@@ -8,6 +8,7 @@ two against each other. Dropout draws the very numbers that the TFLite runtime d
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from toolkit.autodiff.program import Node, Program, Value
 from toolkit.autodiff.rules import RULES
 from toolkit.autodiff.rules.random import RULES as RANDOM_RULES
 from toolkit.branch import Branch
-from toolkit.training.module import Tensors, TrainingModule
+from toolkit.training.double_q import double_q_loss, double_q_target
+from toolkit.training.learning import DoubleQ
+from toolkit.training.module import TARGET, Tensors, TrainingModule
 
 _PHILOX = 1  # TensorFlow's number of the algorithm
 _NUMBERS_AT_ONCE = 4  # that one value of Philox' counter gives
@@ -49,18 +52,38 @@ class TensorFlowModule(TrainingModule):
     def _differentiate(
         self, theta: Tensors, divisor: int, **batch: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        program = self.training_program
+        program, learning = self.training_program, self.branch.learning
+        plays = isinstance(learning, DoubleQ)
         trained = {name: theta[name] for name in self.branch.trainable_names}
         with tf.GradientTape() as tape:
             tape.watch(list(trained.values()))
-            tensors = self._replay(program, theta, batch["x"])
+            tensors = self._replay(program, theta, batch["obs" if plays else "x"])
             logits = tensors[program.logits()]
-        losses, seed = self._loss(logits, batch["y"])
+        if isinstance(learning, DoubleQ):
+            target = self._target(learning, theta, **batch)
+            losses, seed = double_q_loss(logits, batch["action"], target, learning.huber_delta)
+        else:
+            losses, seed = self._loss(logits, batch["y"])
         found = tape.gradient(logits, trained, output_gradients=seed * (1.0 / divisor))
         for name, value in program.updates.items():
             self.store[name].assign(tensors[value])
         self.drawn.assign_add(1)
         return tf.reduce_mean(losses), [g.join(found) for g in self.groups]
+
+    def _target(
+        self,
+        learning: DoubleQ,
+        theta: Tensors,
+        *,
+        reward: tf.Tensor,
+        next_obs: tf.Tensor,
+        done: tf.Tensor,
+        **_: tf.Tensor,
+    ) -> tf.Tensor:
+        ahead = self.batch_program
+        online = self._replay(ahead, theta, next_obs)[ahead.y]
+        delayed = self._replay(ahead, self.read(self.model_names, TARGET), next_obs)[ahead.y]
+        return double_q_target(reward, done, online, delayed, learning.discount)
 
     def _replay(
         self, program: Program, theta: Mapping[str, tf.Tensor], x: tf.Tensor
@@ -116,7 +139,7 @@ class TensorFlowModel(Model):
         self._signatures = self._training.signatures()
         self._runners, self._inputs = {}, {}
 
-    @property
+    @cached_property
     def signatures(self) -> tuple[str, ...]:
         return tuple(self._signatures)
 

@@ -21,11 +21,12 @@ from typing import Any, Protocol
 from broker.transport import Address
 from firmware_sim.checkpoint import CheckpointError
 from firmware_sim.rounds import Diverged
+from firmware_sim.tasks import TaskError
 from toolkit.errors import ToolkitError
 from toolkit.experiment.cell import Cell, ExperimentError
 from toolkit.experiment.results import known_result, result_file
 
-_USER_ERRORS = (ToolkitError, Diverged, CheckpointError)
+_USER_ERRORS = (ToolkitError, Diverged, CheckpointError, TaskError)
 
 
 class Watch(Protocol):
@@ -54,7 +55,7 @@ def unfinished(cells: Sequence[Cell], out: Path) -> list[Cell]:
 
 
 def rounds_done(cell: Cell, out: Path) -> int:
-    known = known_result(out, cell)
+    known = known_result(out, cell) if cell.goes_on else None
     return max((point.round for point in known.points), default=0) if known else 0
 
 
@@ -130,7 +131,7 @@ class _Worker:
         return said
 
     def stop(self) -> None:
-        self._process.kill()  # nothing is lost: results and checkpoints are durable
+        self._process.kill()  # results and checkpoints are durable
         self._process.join()
         self.connection.close()
 

@@ -7,7 +7,8 @@ function on the parsed model; none of them changes what the model computes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flatbuffers
@@ -20,6 +21,8 @@ Model = Any  # schema.ModelT, generated and untyped
 Subgraph = Any
 Operator = Any
 
+_ALIKE = 0.7  # of the largest signature's tensors: so many others may do without
+_SMALL = 16  # bytes of a constant that no kernel reads as a vector
 _FILL_FROM = 64  # bytes; below that a stored zero is smaller than the operation that makes it
 
 
@@ -31,8 +34,11 @@ def rewrite(data: bytes, names: Mapping[str, tuple[Mapping[str, str], Mapping[st
         fill_zeros(model, subgraph)
         reorder(model, subgraph)
     drop_labels(model)
+    drop_plain_options(model)
+    state_shapes(model)
     store_buffers_once(model)
     number_alike(model)
+    sort_operations(model)
     share_tables(model)
     builder = _SharingBuilder(len(data))
     builder.Finish(model.Pack(builder), b"TFL3")
@@ -40,7 +46,14 @@ def rewrite(data: bytes, names: Mapping[str, tuple[Mapping[str, str], Mapping[st
 
 
 def parse(data: bytes) -> Model:
-    return schema.ModelT.InitFromPackedBuf(data, 0)
+    """The model; options are plain values, which can be compared, so no arrays."""
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators:
+            options = operator.builtinOptions
+            if isinstance(options, schema.ReshapeOptionsT) and options.newShape is not None:
+                options.newShape = tuple(map(int, options.newShape))
+    return model
 
 
 def name_signatures(
@@ -114,16 +127,15 @@ def fill_zeros(model: Model, subgraph: Subgraph) -> None:
 
 def drop_labels(model: Model) -> None:
     """Names, empty records and metadata that no runtime reads."""
-    model.description = None
-    model.metadata = [m for m in model.metadata or [] if m.name == b"min_runtime_version"]
-    kept = {m.buffer for m in model.metadata}
-    for index, buffer in enumerate(model.buffers):
-        if index not in kept and buffer.data is not None and len(buffer.data) == 0:
+    model.description = model.metadata = model.metadataBuffer = None
+    for buffer in model.buffers:
+        if buffer.data is not None and len(buffer.data) == 0:
             buffer.data = None
     for subgraph in model.subgraphs:
         subgraph.name = None
         for tensor in subgraph.tensors:
             tensor.name = None
+            tensor.hasRank = False  # all shapes are known
             quantization = tensor.quantization
             if quantization is not None and quantization.scale is None:
                 tensor.quantization = None
@@ -132,8 +144,44 @@ def drop_labels(model: Model) -> None:
                 operator.builtinOptions, operator.builtinOptionsType = None, 0
 
 
+def drop_plain_options(model: Model) -> None:
+    """Options that say what a runtime assumes without them."""
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators:
+            options = operator.builtinOptions
+            ignored = _IGNORED_OPTIONS.get(type(options))
+            if ignored is not None and not any(
+                value for name, value in vars(options).items() if name not in ignored
+            ):
+                operator.builtinOptions, operator.builtinOptionsType = None, 0
+
+
+def state_shapes(model: Model) -> None:
+    """A reshape's target as its option: no constant, and the vector is there as a shape already."""
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators:
+            shape = subgraph.tensors[operator.outputs[0]].shape if len(operator.outputs) else None
+            if operation(model, operator) != "RESHAPE" or shape is None or not len(shape):
+                continue
+            operator.inputs = operator.inputs[:1]
+            operator.builtinOptions = schema.ReshapeOptionsT()
+            operator.builtinOptions.newShape = shape
+            operator.builtinOptionsType = schema.BuiltinOptions.ReshapeOptions
+
+
+def sort_operations(model: Model) -> None:
+    """The most frequent kind of operation first: number 0 is not written."""
+    operators = [operator for subgraph in model.subgraphs for operator in subgraph.operators]
+    counted = Counter(operator.opcodeIndex for operator in operators)
+    order = [index for index, _ in counted.most_common()]
+    place = {index: number for number, index in enumerate(order)}
+    model.operatorCodes = [model.operatorCodes[index] for index in order]
+    for operator in operators:
+        operator.opcodeIndex = place[operator.opcodeIndex]
+
+
 def store_buffers_once(model: Model) -> None:
-    """Equal constants share one buffer; tensors without data share the empty buffer 0."""
+    """Equal constants share one buffer; tensors without data or use share the empty buffer 0."""
     numbers: dict[bytes, int] = {b"": 0}
     kept = [model.buffers[0]]
 
@@ -146,10 +194,10 @@ def store_buffers_once(model: Model) -> None:
         return numbers[content]
 
     for subgraph in model.subgraphs:
-        for tensor in subgraph.tensors:
-            tensor.buffer = number(tensor.buffer)
-    for entry in model.metadata or []:
-        entry.buffer = number(entry.buffer)
+        used = {int(t) for operator in subgraph.operators for t in operator.inputs}
+        used.update(map(int, subgraph.outputs))
+        for index, tensor in enumerate(subgraph.tensors):
+            tensor.buffer = number(tensor.buffer) if index in used else 0
     model.buffers = kept
 
 
@@ -157,28 +205,40 @@ def number_alike(model: Model) -> None:
     """Numbers tensors so that what two signatures both compute has the same number in both.
 
     `train` and `accumulate` share most of their operations, which then can be written once. Equal
-    constants become one tensor on the way, and unused tensors go.
+    constants become one tensor on the way, and unused tensors go. What a small signature has gets a
+    low number, for a number that it leaves out takes an empty tensor; a few of those are cheaper
+    than operations that are written twice. Signatures of about the same size have all tensors of
+    each other, and so one list of them.
     """
-    meanings: dict[Any, int] = {}
-    numbers: dict[int, int] = {}  # by meaning
     largest_first = sorted(
         range(len(model.subgraphs)), key=lambda i: -len(model.subgraphs[i].tensors)
     )
+    known: dict[Any, int] = {}
+    meant = {i: _meanings(model, model.subgraphs[i], known) for i in largest_first}
+    most = len(set(meant[largest_first[0]].values()))
+    tensors: dict[int, Any] = {}  # by meaning
+    smallest: dict[int, int] = {}  # by meaning: the tensors of the smallest signature that has it
     for index in largest_first:
-        subgraph = model.subgraphs[index]
-        meant = _meanings(model, subgraph, meanings)
-        found = list(dict.fromkeys(meant.values()))
-        free = set(range(len(found)))
-        order: dict[int, int] = {}  # meaning → number in this subgraph
-        for meaning in found:
-            if numbers.get(meaning) in free:
-                order[meaning] = numbers[meaning]
-                free.remove(order[meaning])
-        new = [meaning for meaning in found if meaning not in order]
-        for meaning, number in zip(new, sorted(free), strict=True):
-            order[meaning] = number
-            numbers.setdefault(meaning, number)
-        _renumber(model, index, {t: order[m] for t, m in meant.items()})
+        size = len(set(meant[index].values()))
+        for tensor, meaning in meant[index].items():
+            tensors[meaning] = model.subgraphs[index].tensors[tensor]
+            smallest[meaning] = min(smallest.get(meaning, size), size)
+    alike = [i for i in largest_first if len(set(meant[i].values())) > most * _ALIKE]
+    common = dict.fromkeys(meaning for i in alike for meaning in meant[i].values())
+    numbers = {m: n for n, m in enumerate(sorted(common, key=smallest.__getitem__))}
+    for index in largest_first:
+        if index in alike:
+            order = numbers
+        else:
+            found = dict.fromkeys(meant[index].values())
+            room = range(len(found) * 5 // 4)
+            order = {m: numbers[m] for m in found if m in numbers and numbers[m] in room}
+            free = sorted(set(room) - set(order.values()))
+            new = sorted((m for m in found if m not in order), key=smallest.__getitem__)
+            order |= dict(zip(new, free, strict=False))
+        by_number = {number: tensors[meaning] for meaning, number in order.items()}
+        listed = [by_number.get(number, _EMPTY) for number in range(max(by_number, default=-1) + 1)]
+        _renumber(model, index, {t: order[m] for t, m in meant[index].items()}, listed)
 
 
 def _meanings(model: Model, subgraph: Subgraph, known: dict[Any, int]) -> dict[int, int]:
@@ -214,14 +274,13 @@ def _meanings(model: Model, subgraph: Subgraph, known: dict[Any, int]) -> dict[i
     return meant
 
 
-def _renumber(model: Model, index: int, order: Mapping[int, int]) -> None:
+def _renumber(model: Model, index: int, order: Mapping[int, int], tensors: Sequence[Any]) -> None:
     subgraph = model.subgraphs[index]
 
     def renumbered(tensors: Any) -> Any:
         return np.array([order[int(t)] if t >= 0 else t for t in tensors], np.int32)
 
-    tensors = {number: subgraph.tensors[old] for old, number in order.items()}
-    subgraph.tensors = [tensors[number] for number in sorted(tensors)]
+    subgraph.tensors = list(tensors)
     subgraph.inputs, subgraph.outputs = renumbered(subgraph.inputs), renumbered(subgraph.outputs)
     for operator in subgraph.operators:
         operator.inputs = renumbered(operator.inputs)
@@ -233,7 +292,7 @@ def _renumber(model: Model, index: int, order: Mapping[int, int]) -> None:
 
 
 def share_tables(model: Model) -> None:
-    """Equal tensors and equal operations are written once, and referred to from everywhere."""
+    """Equal tensors, operations and names are written once, and referred to from everywhere."""
     once: dict[Any, _Once] = {}
 
     def shared(item: Any) -> _Once:
@@ -242,6 +301,9 @@ def share_tables(model: Model) -> None:
     for subgraph in model.subgraphs:
         subgraph.tensors = [shared(tensor) for tensor in subgraph.tensors]
         subgraph.operators = [shared(operator) for operator in subgraph.operators]
+    for signature in model.signatureDefs:
+        signature.inputs = [shared(entry) for entry in signature.inputs or []]
+        signature.outputs = [shared(entry) for entry in signature.outputs or []]
     for part in list(once.values()):
         options = getattr(part.item, "builtinOptions", None)
         if options is not None:
@@ -310,20 +372,45 @@ def _constant(model: Model, subgraph: Subgraph, value: Any, kind: int) -> int:
 
 
 class _SharingBuilder(flatbuffers.Builder):  # type: ignore[misc]
-    """Writes equal vectors and strings once, and constants aligned as the runtimes expect."""
+    """Writes equal vectors and strings once, and constants aligned for the runtimes' kernels.
+
+    Shapes, positions and single numbers are read one by one, and need no more than their own 4.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self._vectors: dict[tuple[str, bytes], int] = {}
         self._strings: dict[Any, int] = {}
+        self._lists: dict[tuple[int, ...], int] = {}
+        self._before = 0  # where the vector that is being written began
+        self._entries: list[int] | None = None  # those of it that are tables
 
     def CreateNumpyVector(self, x: Any) -> int:  # noqa: N802
         key = (x.dtype.str, x.tobytes())
         if key not in self._vectors:
-            if x.dtype == np.uint8:
-                self.Prep(16, x.size)  # so that the bytes themselves start on 16
+            if x.dtype == np.uint8:  # so that the bytes themselves start there
+                self.Prep(16 if x.size > _SMALL else 4, x.size)
             self._vectors[key] = super().CreateNumpyVector(x)
         return self._vectors[key]
+
+    def StartVector(self, *sizes: int) -> int:  # noqa: N802
+        self._before, self._entries = self.Offset(), []
+        return int(super().StartVector(*sizes))
+
+    def PrependUOffsetTRelative(self, off: int) -> None:  # noqa: N802
+        if self._entries is not None:
+            self._entries.append(off)
+        super().PrependUOffsetTRelative(off)
+
+    def EndVector(self, *number: int) -> int:  # noqa: N802
+        """A list of tables that was written before is taken back."""
+        place, entries = int(super().EndVector(*number)), tuple(self._entries or ())
+        self._entries = None
+        if not entries:
+            return place
+        if entries in self._lists:
+            self.head = len(self.Bytes) - self._before
+        return self._lists.setdefault(entries, place)
 
     def CreateString(self, s: Any, *args: Any) -> int:  # noqa: N802
         if s not in self._strings:
@@ -336,3 +423,14 @@ OPERATIONS: dict[int, str] = {
 }
 _VARIABLES = frozenset({"READ_VARIABLE", "ASSIGN_VARIABLE"})
 _WIDTHS = {schema.TensorType.UINT8: 1, schema.TensorType.INT8: 1, schema.TensorType.BOOL: 1}
+# Options whose fields are zero where nothing is written, but for those that floats do not know.
+_IGNORED_OPTIONS: dict[type, tuple[str, ...]] = {
+    schema.AddOptionsT: ("potScaleInt16",),
+    schema.SubOptionsT: ("potScaleInt16",),
+    schema.MulOptionsT: (),
+    schema.DivOptionsT: (),
+    schema.BatchMatMulOptionsT: ("asymmetricQuantizeInputs",),
+    schema.ConcatenationOptionsT: (),
+    schema.ReducerOptionsT: (),
+}
+_EMPTY = schema.TensorT()  # of no operation; a runtime gives it no memory

@@ -54,7 +54,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Devices that merge `rounds` times, weighted by their amount of data, in synchronous rounds.
+    """Devices that merge `rounds` times; by default in synchronous rounds, weighted by their data.
 
     `known` is the union of their slices, and `start` the θ_shared that all begin with.
     """
@@ -66,6 +66,8 @@ class Fleet:
     rounds: int
     folder: Path  # where the aggregator keeps its state
     log: Log
+    coordinator: str = "sync"  # or async: then every update is a merge
+    merge: str = "samples"
 
 
 def in_memory() -> Connect:
@@ -120,14 +122,17 @@ def _aggregator(
     fleet: Fleet, topics: Topics, connect: Connect, stack: contextlib.ExitStack
 ) -> Aggregator:
     settings = Settings(
-        mode="sync",
-        merge=MergeRule("samples"),
+        mode=fleet.coordinator,
+        merge=MergeRule(fleet.merge),
         optimizer=Delta(),
         quorum=len(fleet.members),
         deadline_seconds=NEVER,
         rounds=fleet.rounds,
     )
-    identity = Identity(fleet.name, fleet.known.fingerprint, "sync", "delta", "Delta")
+    merging = fleet.merge if fleet.coordinator == "async" else ""
+    identity = Identity(
+        fleet.name, fleet.known.fingerprint, fleet.coordinator, "delta", "Delta", merging
+    )
     store = stack.enter_context(contextlib.closing(Store(fleet.folder, identity)))
     state = store.load()
     if state is None:

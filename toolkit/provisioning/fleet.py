@@ -1,10 +1,13 @@
 """Makes what a fleet needs to talk in private: certificates, passwords, access rules.
 
     OUT/fleet.toml       the fleet's name and how its broker is reached
-    OUT/authority/       the authority's certificate and key; stays with whoever provisions
+    OUT/authority/       the authority's certificate and key, and the key that signs packs; they
+                         stay with whoever provisions
     OUT/broker/          everything that mosquitto needs, and nothing secret of a client
     OUT/aggregator/      the aggregator's credentials, and run.sh, which starts it with them
-    OUT/devices/<id>/    a device's, to be moved to the device
+    OUT/devices/<id>/    a device's, to be moved to the device, by itself or in a pack
+
+The last three hold a systemd unit each.
 
 Whatever is there is kept, so a second run adds devices and changes nobody's credentials. A device
 is known by its line in the broker's password file: its folder may be gone, moved to the device.
@@ -24,6 +27,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from broker.topics import AGGREGATOR, NameRefused, check_name
+from profiles import Profile
 from toolkit.errors import CertificateError, ProvisionError, ToolkitError
 from toolkit.provisioning.certificates import (
     AUTHORITY_DAYS,
@@ -45,6 +49,9 @@ from toolkit.provisioning.mosquitto_files import (
     read_hashes,
 )
 from toolkit.provisioning.private_files import make_folder, put, read, write
+from toolkit.provisioning.signing import PUBLIC, prepare_signing
+from toolkit.provisioning.starting import KEPT, write_commands, write_device_unit
+from toolkit.provisioning.units import BROKER_UNIT, broker_unit
 
 DEFAULT_HOSTS = ("localhost", "127.0.0.1")
 DEFAULT_PORT = 8883
@@ -64,6 +71,13 @@ class Fleet:
     port: int
     require_certificate: bool
 
+    @property
+    def url(self) -> str:
+        """Where clients find the broker."""
+        host = self.host_names[0]
+        place = f"[{host}]" if ":" in host else host  # an IPv6 address
+        return f"mqtts://{place}:{self.port}"
+
 
 @dataclass(frozen=True)
 class Provisioned:
@@ -80,7 +94,7 @@ class Provisioned:
         return self.folder / "broker"
 
     def credentials(self, user: str) -> Path:
-        return _credentials(self.folder, user)
+        return credentials_of(self.folder, user)
 
 
 def provision(
@@ -92,11 +106,12 @@ def provision(
     days: int = DEFAULT_DAYS,
     port: int | None = None,
     require_certificate: bool | None = None,
+    profile: Profile | None = None,
 ) -> Provisioned:
     """Makes the fleet's folder, or adds devices to it.
 
     What is not given (no host names, None) stays as it was; at first it is localhost and
-    127.0.0.1, port 8883, and no certificates of clients.
+    127.0.0.1, port 8883, no certificates of clients, and the profile weak for a device.
     """
     _check_names("fleet", fleet)
     _check_names("device", *devices)
@@ -125,6 +140,8 @@ def provision(
         added = tuple(user for user in users if user not in known)
         _give_credentials(out, now, added, validity)
         _write_commands(out, now)
+        for device in devices:
+            write_device_unit(credentials_of(out, device), fleet, profile)
     return Provisioned(out, now, added, tuple(user for user in users if user in known), renewed)
 
 
@@ -134,7 +151,7 @@ def rotate(out: Path, user: str, *, days: int = DEFAULT_DAYS) -> None:
     if user != AGGREGATOR:
         _check_names("device", user)
     with _at_work_in(out):
-        fleet = _known_fleet(out, user)
+        fleet = known_fleet(out, user)
         _give_credentials(out, fleet, (user,), validity)
         _write_commands(out, fleet)
 
@@ -143,10 +160,10 @@ def remove(out: Path, device: str) -> None:
     """Shuts a device out, as soon as mosquitto has the new password file and SIGHUP."""
     _check_names("device", device)
     with _at_work_in(out):
-        _known_fleet(out, device)
+        known_fleet(out, device)
         left = {user: hashed for user, hashed in _hashes(out).items() if user != device}
         write(out / PASSWORDS, password_lines(left))
-        shutil.rmtree(_credentials(out, device), ignore_errors=True)
+        shutil.rmtree(credentials_of(out, device), ignore_errors=True)
 
 
 def _prepare_broker(out: Path, fleet: Fleet, settings: str, validity: Validity) -> bool:
@@ -160,6 +177,10 @@ def _prepare_broker(out: Path, fleet: Fleet, settings: str, validity: Validity) 
     write(out / CONFIGURATION, settings)
     if not (broker / "acl").exists():
         write(broker / "acl", access_rules(fleet.fleet))
+    if not (broker / BROKER_UNIT).exists():
+        write(broker / BROKER_UNIT, broker_unit())
+    if (out / "authority").exists():  # it may be kept elsewhere
+        prepare_signing(out)
     if _server_is_good(broker, fleet):
         return False
     names = alternative_names(fleet.host_names)
@@ -208,39 +229,25 @@ def _give_credentials(out: Path, fleet: Fleet, users: Sequence[str], validity: V
             "key.pem": issued.key_pem,
             "password": f"{password}\n".encode(),
         }
-        put(_credentials(out, user), files)
+        folder = credentials_of(out, user)
+        for name in KEPT:
+            if (before := read(folder / name)) is not None:
+                files[name] = before.encode()
+        put(folder, files)
         hashes[user] = hash_password(password)
     write(out / PASSWORDS, password_lines(hashes))
 
 
 def _write_commands(out: Path, fleet: Fleet) -> None:
-    """Writes `run.sh` into every folder of credentials that is still here."""
+    """Writes how to start it into every folder of credentials that is still here."""
     known = _hashes(out)
     for folder in (out / AGGREGATOR, *(out / "devices").iterdir()):
         if folder.name in known and folder.is_dir():
-            write(folder / "run.sh", _command(fleet, folder.name))
+            write_commands(folder, fleet.fleet, fleet.url, trust=read(out / PUBLIC))
 
 
-def _command(fleet: Fleet, user: str) -> str:
-    """Runs the user's program from wherever its folder is; names need no quotes in a shell."""
-    host = fleet.host_names[0]
-    place = f"[{host}]" if ":" in host else host  # an IPv6 address
-    if user == AGGREGATOR:
-        program, rest = "broker.aggregator", "--slice FILE --state DIR"
-    else:
-        program, rest = f"firmware_sim.device --id {user}", "--bundle DIR --task TASK --state DIR"
-    return f"""\
-#!/bin/sh
-# {user} of fleet {fleet.fleet}; say the rest: sh run.sh {rest}
-here=$(dirname -- "$0")
-exec "${{PYTHON:-python3}}" -m {program} --fleet {fleet.fleet} \\
-    --broker "mqtts://{place}:{fleet.port}" --user {user} \\
-    --password-file "$here/password" --ca-file "$here/ca.pem" \\
-    --certificate-file "$here/certificate.pem" --key-file "$here/key.pem" "$@"
-"""
-
-
-def _credentials(out: Path, user: str) -> Path:
+def credentials_of(out: Path, user: str) -> Path:
+    """Where a user's credentials are, unless they were moved away."""
     return out / AGGREGATOR if user == AGGREGATOR else out / "devices" / user
 
 
@@ -262,7 +269,8 @@ def _read_fleet(out: Path) -> Fleet | None:
     return fleet
 
 
-def _known_fleet(out: Path, user: str) -> Fleet:
+def known_fleet(out: Path, user: str) -> Fleet:
+    """The fleet in that folder, if it has this user."""
     fleet = _read_fleet(out)
     if fleet is None:
         raise ProvisionError(f"{out} is not a fleet's folder; provision the fleet first.")

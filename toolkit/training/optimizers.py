@@ -7,6 +7,7 @@ are those of Keras 3, so that a branch trains as it would there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -41,8 +42,12 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """m ← m + (g - m)(1-β₁);  v ← v + (g² - v)(1-β₂);  θ ← θ - η_t · m / (√v + ε),
-    with η_t = η·√(1-β₂ᵗ) / (1-β₁ᵗ)."""
+    """m ← β₁·m + (1-β₁)·g;  v ← β₂·v + (1-β₂)·g²;  θ ← θ - η_t · m / (√v + ε),
+    with η_t = η·√(1-β₂ᵗ) / (1-β₁ᵗ).
+
+    The slots hold M = m/(1-β₁) and V = v/(1-β₂), so that M ← β₁·M + g and V ← β₂·V + g², and what
+    is left of the factors goes into η_t and ε: two passes over the tensor less.
+    """
 
     learning_rate: float = 0.001
     beta_1: float = 0.9
@@ -51,20 +56,25 @@ class Adam:
     slots: ClassVar[tuple[str, ...]] = ("mean", "square")
 
     def update(self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor) -> tuple[tf.Tensor, Slots]:
-        mean = slots["mean"] + (gradient - slots["mean"]) * (1.0 - self.beta_1)
-        square = slots["square"] + (gradient * gradient - slots["square"]) * (1.0 - self.beta_2)
+        mean = self.beta_1 * slots["mean"] + gradient
+        square = self.beta_2 * slots["square"] + gradient * gradient
+        root = math.sqrt(1.0 - self.beta_2)
         t = step + 1.0
         rate = (
-            -self.learning_rate
+            (-self.learning_rate * (1.0 - self.beta_1) / root)
             * tf.sqrt(1.0 - tf.pow(self.beta_2, t))
             / (1.0 - tf.pow(self.beta_1, t))
         )
-        return rate * mean / (tf.sqrt(square) + self.epsilon), {"mean": mean, "square": square}
+        change = rate * mean / (tf.sqrt(square) + self.epsilon / root)
+        return change, {"mean": mean, "square": square}
 
 
 @dataclass(frozen=True)
 class RMSProp:
-    """v ← ρ·v + (1-ρ)·g²;  θ ← θ - η_t · g / √(v + ε),  with η_t = η / (1 + decay·t)."""
+    """v ← ρ·v + (1-ρ)·g²;  θ ← θ - η_t · g / √(v + ε),  with η_t = η / (1 + decay·t).
+
+    The slot holds V = v/(1-ρ), as in Adam.
+    """
 
     learning_rate: float = 0.001
     rho: float = 0.9
@@ -73,6 +83,8 @@ class RMSProp:
     slots: ClassVar[tuple[str, ...]] = ("square",)
 
     def update(self, gradient: tf.Tensor, slots: Slots, step: tf.Tensor) -> tuple[tf.Tensor, Slots]:
-        square = self.rho * slots["square"] + (1.0 - self.rho) * (gradient * gradient)
-        rate = -self.learning_rate / (1.0 + self.decay * step)
-        return rate * gradient * tf.math.rsqrt(square + self.epsilon), {"square": square}
+        share = 1.0 - self.rho
+        square = self.rho * slots["square"] + gradient * gradient
+        rate = (-self.learning_rate / math.sqrt(share)) / (1.0 + self.decay * step)
+        change = rate * gradient * tf.math.rsqrt(square + self.epsilon / share)
+        return change, {"square": square}

@@ -1,4 +1,4 @@
-"""The paper's branches, and a small pair for digits.
+"""The paper's branches, and small pairs for digits, MinAtar and CartPole.
 
 `build(task, branch, topology)` is the only way in.
 """
@@ -7,17 +7,26 @@ from __future__ import annotations
 
 from toolkit.branch import Branch
 from toolkit.errors import ModelError
-from toolkit.zoo import atari, cifar10, digits
+from toolkit.zoo import atari, cartpole, cifar10, digits, minatar
 
-TASKS = {"atari": atari.BRANCHES, "cifar10": cifar10.BRANCHES, "digits": digits.BRANCHES}
+TASKS = {
+    "atari": atari.BRANCHES,
+    "cartpole": cartpole.BRANCHES,
+    "cifar10": cifar10.BRANCHES,
+    "digits": digits.BRANCHES,
+    "minatar": minatar.branches("breakout"),
+}
 
 
-def build(task: str, branch: str, topology: str = "share-first") -> Branch:
-    """A fresh branch with random weights."""
+def build(task: str, branch: str, topology: str = "share-first", game: str | None = None) -> Branch:
+    """A fresh branch with random weights; only MinAtar's depend on the game (default breakout)."""
+    branches = TASKS.get(task, {})
+    if task == "minatar" and game is not None:
+        branches = minatar.branches(game)
     try:
-        make = TASKS[task][topology, branch]
+        make = branches[topology, branch]
     except KeyError:
-        offered = sorted({name for name, _ in TASKS.get(task, {})})
+        offered = sorted({name for name, _ in branches})
         raise ModelError(
             f"task {task!r} has no {topology} topology; it has {', '.join(offered)}."
             if offered

@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 
 from toolkit.branch import Branch
-from toolkit.experiment.branches import build_branch
-from toolkit.experiment.cell import BATCH, Cell, ExperimentError, Settings, plan
+from toolkit.experiment.branches import supervised_branch
+from toolkit.experiment.cell import BATCH, ExperimentError
 from toolkit.experiment.engines import model_for
+from toolkit.experiment.supervised_cell import SupervisedCell, SupervisedSettings, plan
 from toolkit.layers import BranchDropout
 
 pytestmark = pytest.mark.xdist_group("experiment")
 SHAPE = (8, 8, 1)
 
 
-def cell(engine: str = "tf", **settings: Any) -> Cell:
+def cell(engine: str = "tf", **settings: Any) -> SupervisedCell:
     """A heterogeneous cascade: the powerful branch has dropout and branch dropout."""
     (found,) = plan(
-        Settings(task="digits", engine=engine, **settings),
+        SupervisedSettings(task="digits", engine=engine, **settings),
         modes=["heterogeneous"],
         topologies=["cascading"],
         weak_fractions=[0.2],
@@ -28,8 +29,8 @@ def cell(engine: str = "tf", **settings: Any) -> Cell:
     return found
 
 
-def branch_of(cell: Cell, device: str = "powerful") -> Branch:
-    return build_branch(cell, device, image_shape=SHAPE, classes=10)
+def branch_of(cell: SupervisedCell, device: str = "powerful") -> Branch:
+    return supervised_branch(cell, device, image_shape=SHAPE, classes=10)
 
 
 def batches(count: int) -> list[dict[str, Any]]:
@@ -134,12 +135,12 @@ def test_the_ablation_changes_branch_dropout_and_nothing_else():
 
 
 def test_images_of_the_user_get_branches_of_their_size():
-    own = replace(cell(), settings=Settings(task="npz"))
-    branch = build_branch(own, "powerful", image_shape=(14, 20, 2), classes=3)
+    own = replace(cell(), settings=SupervisedSettings(task="npz"))
+    branch = supervised_branch(own, "powerful", image_shape=(14, 20, 2), classes=3)
     assert branch.model.input_shape == (None, 14, 20, 2)
     assert branch.model.output_shape == (None, 3)
     with pytest.raises(ExperimentError) as caught:
-        build_branch(own, "powerful", image_shape=(11, 20, 2), classes=3)
+        supervised_branch(own, "powerful", image_shape=(11, 20, 2), classes=3)
     assert str(caught.value) == (
         "images of [11, 20, 2] cannot be studied; they need [height, width, channels] with at "
         "least 12 × 12 pixels."

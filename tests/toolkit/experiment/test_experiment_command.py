@@ -100,6 +100,16 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path):
         (("digits", "--split", "by-class"),
          "there is no split 'by-class'; there are iid and dirichlet:ALPHA, as dirichlet:0.5."),
         (("npz",), "the task npz needs --data."),
+        (("cartpole", "--game", "pong"),
+         "the task cartpole is a game of its own and takes no 'pong'."),
+        (("minatar", "--game", "go"),
+         "there is no MinAtar game 'go'; there are asterix, breakout, freeway, seaquest, "
+         "space_invaders."),
+        (("cartpole", "--weak-rate", "0,1"),
+         "the weak device cannot play at 0 of the powerful one's rate: take more than 0 and at "
+         "most 1, as 0.25 is."),
+        (("cartpole", "--coordinator", "both"),
+         "there is no coordinator 'both'; there are sync, async."),
     ],
 )  # fmt: skip
 def test_what_is_mistyped_is_one_sentence(
@@ -138,3 +148,28 @@ def test_help_teaches_with_examples(toolkit: Toolkit):
     assert ran.code == 0
     assert "toolkit experiment cifar10 --rounds 200" in ran.out
     assert "toolkit figures results/digits" in toolkit("figures", "--help").out
+
+
+def test_players_from_command_to_figure(toolkit: Toolkit, tmp_path: Path):
+    """A whole study over processes, and a second one that has nothing left to do."""
+    options = ("--modes", "heterogeneous", "--coordinator", "sync,async", "--weak-rate", "0.5",
+               "--seeds", "1", "--steps", "140", "--warm-up", "60", "--sync-every", "20",
+               "--jobs", "1", "--out", tmp_path)  # fmt: skip
+    for ended in (2, 0):
+        ran = toolkit("experiment", "cartpole", *options)
+        assert ran.code == 0, ran.err
+        assert ran.out == f"2 cells are in {tmp_path}; `toolkit figures {tmp_path}` draws them\n"
+        assert len(ran.err.splitlines()) == ended
+    sync, free = sorted(read_results(tmp_path), key=lambda result: -len(result.points))
+    assert (len(sync.points), len(free.points)) == (8, 6)  # 4 of each, or 4 and 2
+    ran = toolkit("figures", tmp_path)
+    assert [Path(line).name for line in ran.out.splitlines()] == [
+        "rl.png", "rl.svg", "rl_async.png", "rl_async.svg", "table.md",
+    ]  # fmt: skip
+
+
+def test_help_says_what_becomes_of_a_killed_cell(toolkit: Toolkit):
+    played = " ".join(toolkit("experiment", "cartpole", "--help").out.split())
+    assert "A cell that was killed starts from its beginning; finished ones stay." in played
+    told = " ".join(toolkit("experiment", "digits", "--help").out.split())
+    assert "One that was killed goes on where it was" in told

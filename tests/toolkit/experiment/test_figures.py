@@ -6,11 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.experiment.cell import ANY, MODES, TOPOLOGIES, ExperimentError, Settings, plan
-from toolkit.experiment.figures import draw_ablation, draw_figures, draw_study
+from toolkit.experiment.cell import ANY, MODES, ExperimentError
+from toolkit.experiment.figures import draw_figures
 from toolkit.experiment.results import Final, Point, Result
-from toolkit.experiment.summary import Line, Spread, final_accuracies, learning_curve
-from toolkit.experiment.table import markdown, rows
+from toolkit.experiment.spread import Spread
+from toolkit.experiment.supervised_cell import TOPOLOGIES, SupervisedSettings, plan
+from toolkit.experiment.supervised_figure import draw_ablation, draw_study
+from toolkit.experiment.supervised_summary import (
+    Line,
+    Studied,
+    final_accuracies,
+    learning_curve,
+)
+from toolkit.experiment.supervised_table import rows
+from toolkit.experiment.table import markdown
 
 LEVEL = {"isolated": 0.5, "homogeneous": 0.6, "heterogeneous": 0.7}
 FRACTIONS = (0.1, 0.25)
@@ -24,8 +33,8 @@ def accuracy(mode: str, topology: str, device: str, fraction: float, seed: int) 
 
 def study(
     topologies: Sequence[str] = TOPOLOGIES, *, ablation: bool = False, seeds: int = 3
-) -> list[Result]:
-    settings = Settings(task="digits", rounds=4, test_every=2)
+) -> list[Studied]:
+    settings = SupervisedSettings(task="digits", rounds=4, test_every=2)
     cells = plan(
         settings,
         modes=MODES,
@@ -42,11 +51,11 @@ def study(
             for d in cell.devices
         }
         points = [
-            Point(d, r, 0.9, 1.0, found[d] * r / 4 if r % 2 == 0 else None)
+            Point(d, r, {"test_accuracy": found[d] * r / 4} if r % 2 == 0 else {})
             for d in cell.devices
             for r in range(5)
         ]
-        finals = {d: Final(d, 3, 0.9, value) for d, value in found.items()}
+        finals = {d: Final(d, {"test_accuracy": value}) for d, value in found.items()}
         results.append(Result(cell, {"commit": "0123456789abcdef"}, points, finals, 1.0))
     return results
 
@@ -175,4 +184,6 @@ def test_nothing_finished_is_one_sentence(tmp_path: Path):
 
 
 def test_a_spread():
-    assert Spread.of([0.1, 0.5, 0.2, 0.4]) == Spread(pytest.approx(30), 10, 50, 4)
+    found = Spread.of([0.1, 0.5, 0.2, 0.4])
+    assert found == Spread(pytest.approx(0.3), 0.1, 0.5, 4)
+    assert (str(found), str(Spread.of([2]))) == ("0.3 (0.1–0.5)", "2.0")

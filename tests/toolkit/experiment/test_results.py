@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.experiment.cell import ExperimentError, Settings, plan
+from toolkit.experiment.cell import ExperimentError
 from toolkit.experiment.results import (
     Final,
     Point,
@@ -15,17 +15,18 @@ from toolkit.experiment.results import (
     read_results,
     result_file,
 )
+from toolkit.experiment.supervised_cell import SupervisedSettings, plan
 
-SETTINGS = Settings(task="digits", rounds=2)
+SETTINGS = SupervisedSettings(task="digits", rounds=2)
 (CELL,) = plan(
     SETTINGS, modes=["homogeneous"], topologies=["cascading"], weak_fractions=[0.2], seeds=[4]
 )
 POINTS = [
-    Point("weak", 0, 0.1, 2.3, 0.09),
-    Point("powerful", 0, 0.2, 2.2),
-    Point("weak", 1, 0.5, 1.1),
+    Point("weak", 0, {"validation_accuracy": 0.1, "test_accuracy": 0.09}),
+    Point("powerful", 0, {"validation_accuracy": 0.2}),
+    Point("weak", 1, {"validation_accuracy": 0.5}),
 ]
-FINAL = Final("weak", 1, 0.5, 0.45)
+FINAL = Final("weak", {"best_round": 1, "test_accuracy": 0.45})
 
 
 def write(folder: Path, *points: Point) -> None:
@@ -78,9 +79,12 @@ def test_any_cut_is_survived(tmp_path: Path):
 def test_results_of_another_configuration_are_refused(tmp_path: Path):
     write(tmp_path)
     (other,) = plan(
-        Settings(task="digits", rounds=3), modes=["homogeneous"], topologies=["cascading"],
-        weak_fractions=[0.2], seeds=[4],
-    )  # fmt: skip
+        SupervisedSettings(task="digits", rounds=3),
+        modes=["homogeneous"],
+        topologies=["cascading"],
+        weak_fractions=[0.2],
+        seeds=[4],
+    )
     with pytest.raises(ExperimentError) as caught:
         known_result(tmp_path, other)
     assert str(caught.value) == (

@@ -12,19 +12,21 @@ import pytest
 
 from firmware_sim import checkpoint
 from toolkit.experiment import run_cell as module
-from toolkit.experiment.cell import Cell, ExperimentError, Settings, plan
+from toolkit.experiment.cell import Cell, ExperimentError
 from toolkit.experiment.results import Point, Result, result_file
 from toolkit.experiment.run_cell import run_cell
+from toolkit.experiment.supervised_cell import SupervisedCell, SupervisedSettings, plan
 from toolkit.fleet.local import local_broker
 
 pytestmark = pytest.mark.xdist_group("experiment")
 ROUNDS = 3
-SETTINGS = Settings(
+SETTINGS = SupervisedSettings(
     task="digits", rounds=ROUNDS, examples_per_round=192, learning_rate=0.003, test_every=2
 )
+Straight = dict[SupervisedCell, Result[Cell]]
 
 
-def cells(settings: Settings = SETTINGS) -> dict[str, Cell]:
+def cells(settings: SupervisedSettings = SETTINGS) -> dict[str, SupervisedCell]:
     found = plan(
         settings,
         modes=["isolated", "homogeneous", "heterogeneous"],
@@ -38,49 +40,54 @@ def cells(settings: Settings = SETTINGS) -> dict[str, Cell]:
 ALONE, TOGETHER = cells()["isolated-powerful"], cells()["heterogeneous-True"]
 
 
-def numbers(result: Result) -> dict[str, Any]:
+def numbers(result: Result[Cell]) -> dict[str, Any]:
     """All that must not depend on how often it was killed."""
     points = sorted(result.points, key=lambda point: (point.device, point.round))
     return {"points": points, "finals": result.finals}
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[Cell, Result]:
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
     """What comes out when nobody interferes."""
     out = tmp_path_factory.mktemp("straight")
     return {cell: run_cell(cell, out, None) for cell in cells().values()}
 
 
-def test_a_cell_has_every_point_and_says_where_it_comes_from(straight: dict[Cell, Result]):
+def test_a_cell_has_every_point_and_says_where_it_comes_from(straight: Straight):
     for cell, result in straight.items():
         assert result.finished
         for device in cell.devices:
             curve = result.curve(device)
             assert [point.round for point in curve] == [0, 1, 2, 3]
-            tested = [point.round for point in curve if point.test_accuracy is not None]
+            tested = [point.round for point in curve if "test_accuracy" in point.scores]
             assert tested == [0, 2, 3]
-            final, best = result.finals[device], max(p.validation_accuracy for p in curve)
-            assert final.validation_accuracy == best
-            assert curve[final.best_round].validation_accuracy == best
-            if final.best_round in tested:
-                assert curve[final.best_round].test_accuracy == final.test_accuracy
-            assert curve[-1].validation_loss < curve[0].validation_loss
+            final = result.finals[device].scores
+            best = curve[int(final["best_round"])].scores
+            assert final["validation_accuracy"] == best["validation_accuracy"]
+            assert best["validation_accuracy"] == max(
+                p.scores["validation_accuracy"] for p in curve
+            )
+            if final["best_round"] in tested:
+                assert best["test_accuracy"] == final["test_accuracy"]
+            assert curve[-1].scores["validation_loss"] < curve[0].scores["validation_loss"]
         header = result.header
         assert header["cell"] == json.loads(json.dumps(cell.to_json()))
         assert {"python", "numpy", "tensorflow"} <= header["versions"].keys()
+        assert header["when_killed"] == "goes on"
         assert len(header["data"]) == 64 and "commit" in header
 
 
-def test_devices_that_share_everything_are_equal(straight: dict[Cell, Result]):
+def test_devices_that_share_everything_are_equal(straight: Straight):
     """After a merge of all that they have, their test accuracies are those of one model."""
     result = straight[cells()["homogeneous-True"]]
     tested = [
-        [point.test_accuracy for point in result.curve(device)] for device in ("weak", "powerful")
+        [point.scores.get("test_accuracy") for point in result.curve(device)]
+        for device in ("weak", "powerful")
     ]
     assert tested[0] == tested[1]
 
 
-def test_both_engines_give_the_same_curves(straight: dict[Cell, Result], tmp_path: Path):
+def test_both_engines_give_the_same_curves(straight: Straight, tmp_path: Path):
     for cell in (ALONE, TOGETHER):  # both have dropout
         result = run_cell(
             replace(cell, settings=replace(cell.settings, engine="tflite")), tmp_path, None
@@ -89,17 +96,16 @@ def test_both_engines_give_the_same_curves(straight: dict[Cell, Result], tmp_pat
             numbers(result)["points"], numbers(straight[cell])["points"], strict=True
         ):
             assert (ours.device, ours.round) == (theirs.device, theirs.round)
-            assert ours.validation_loss == pytest.approx(theirs.validation_loss, rel=2e-3)
-            assert ours.validation_accuracy == pytest.approx(theirs.validation_accuracy, abs=0.02)
+            loss, accuracy = (theirs.scores[f"validation_{what}"] for what in ("loss", "accuracy"))
+            assert ours.scores["validation_loss"] == pytest.approx(loss, rel=2e-3)
+            assert ours.scores["validation_accuracy"] == pytest.approx(accuracy, abs=0.02)
         for device, final in result.finals.items():
-            expected = straight[cell].finals[device].test_accuracy
-            assert final.test_accuracy == pytest.approx(expected, abs=0.02)
+            expected = straight[cell].finals[device].scores["test_accuracy"]
+            assert final.scores["test_accuracy"] == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("embedded", [False, True])
-def test_a_real_broker_gives_the_same_numbers(
-    straight: dict[Cell, Result], tmp_path: Path, embedded: bool
-):
+def test_a_real_broker_gives_the_same_numbers(straight: Straight, tmp_path: Path, embedded: bool):
     with local_broker(tmp_path / "broker", embedded=embedded) as broker:
         result = run_cell(TOGETHER, tmp_path, None, broker=broker)
     assert numbers(result) == numbers(straight[TOGETHER])
@@ -127,7 +133,7 @@ def dies_at_point(number: int) -> Callable[[Point], None]:
 @pytest.mark.parametrize("cell", [ALONE, TOGETHER], ids=["alone", "together"])
 @pytest.mark.parametrize("engine", ["tf", "tflite"])
 def test_killed_after_any_evaluation(
-    straight: dict[Cell, Result], tmp_path: Path, cell: Cell, engine: str
+    straight: Straight, tmp_path: Path, cell: SupervisedCell, engine: str
 ):
     """Killed again and again; what comes out in the end is what an untouched run gives."""
     cell = replace(cell, settings=replace(cell.settings, engine=engine))
@@ -147,10 +153,10 @@ def test_killed_after_any_evaluation(
 @pytest.mark.parametrize("cell", [ALONE, TOGETHER], ids=["alone", "together"])
 @pytest.mark.parametrize("durable", [False, True])
 def test_killed_at_any_checkpoint(
-    straight: dict[Cell, Result],
+    straight: Straight,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    cell: Cell,
+    cell: SupervisedCell,
     durable: bool,
 ):
     """Just before a checkpoint is on disk, or just after; the n-th of each run."""
@@ -179,7 +185,7 @@ def test_killed_at_any_checkpoint(
 
 
 def test_finished_cells_are_not_run_again(
-    straight: dict[Cell, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    straight: Straight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     first = run_cell(ALONE, tmp_path, None)
     assert not (tmp_path / "state" / ALONE.name).exists()
@@ -213,10 +219,10 @@ def save(file: Path, count: int = 60, seed: int = 0) -> Path:
 
 def test_images_of_the_user(tmp_path: Path):
     data = save(tmp_path / "own.npz")
-    settings = Settings(task="npz", rounds=2, examples_per_round=320, learning_rate=0.01)
+    settings = SupervisedSettings(task="npz", rounds=2, examples_per_round=320, learning_rate=0.01)
     cell = cells(settings)["isolated-weak"]
     result = run_cell(cell, tmp_path / "out", data)
-    assert result.finals["weak"].test_accuracy > 0.9
+    assert result.finals["weak"].scores["test_accuracy"] > 0.9
     unfinished = result_file(tmp_path / "out", cell)
     lines = unfinished.read_text(encoding="utf-8").splitlines(keepends=True)
     unfinished.write_text("".join(lines[:-1]), encoding="utf-8")
@@ -242,7 +248,7 @@ def test_images_of_the_user(tmp_path: Path):
 def test_what_is_no_data_is_one_sentence(tmp_path: Path, arrays: dict[str, Any], sentence: str):
     file = tmp_path / "bad.npz"
     np.savez(file, **arrays)
-    cell = cells(Settings(task="npz"))["isolated-weak"]
+    cell = cells(SupervisedSettings(task="npz"))["isolated-weak"]
     with pytest.raises(ExperimentError) as caught:
         run_cell(cell, tmp_path / "out", file)
     assert str(caught.value) == f"{file}{sentence}"

@@ -159,3 +159,80 @@ def test_the_file_can_be_loaded_from_disk(rewritten, tmp_path: Path):
     module = Tiny()
     expected = np.sum((np.tanh(module.table) @ module.start) ** 2)
     np.testing.assert_allclose(answer["loss"], expected, rtol=1e-5)
+
+
+class Alike(tf.Module):
+    """Two signatures that do nearly the same, with reshapes and operations without options."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = tf.Variable(np.arange(12, dtype=np.float32).reshape(3, 4))
+
+    def _common(self, i0: tf.Tensor) -> tf.Tensor:
+        rows = tf.reshape(i0, [4, 3]) @ self.kernel.read_value()
+        return tf.reshape(tf.nn.relu(tf.sin(rows) + tf.exp(rows * 0.01)), [2, 8])
+
+    @tf.function(autograph=False)
+    def first(self, i0: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"o0": self._common(i0)}
+
+    @tf.function(autograph=False)
+    def second(self, i0: tf.Tensor) -> dict[str, tf.Tensor]:
+        y = self._common(i0)
+        self.kernel.assign(self.kernel.read_value() * 2.0)
+        return {"o0": tf.cos(y)}
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = str(tmp_path_factory.mktemp("alike"))
+    module = Alike()
+    frame = tf.TensorSpec((2, 6), tf.float32, name="i0")
+    signatures = {
+        "first": module.first.get_concrete_function(frame),
+        "second": module.second.get_concrete_function(frame),
+    }
+    tf.saved_model.save(module, folder, signatures=signatures)
+    converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=list(signatures))
+    converter.experimental_enable_resource_variables = True
+    names = ({"i0": "x"}, {"o0": "y"})
+    return rewrite(bytes(converter.convert()), {"first": names, "second": names})
+
+
+def test_signatures_that_are_alike_share_lists_and_compute_their_own(alike):
+    model = schema.Model.GetRootAs(alike)
+    lists = [model.Subgraphs(i) for i in range(model.SubgraphsLength())]
+    places = [subgraph._tab.Vector(subgraph._tab.Offset(4)) for subgraph in lists]
+    assert places[0] == places[1]  # field 4: the tensors
+    assert lists[0].OperatorsLength() != lists[1].OperatorsLength()
+
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(2, 6)
+    rows = x.reshape(4, 3) @ np.arange(12, dtype=np.float32).reshape(3, 4)
+    expected = np.maximum(np.sin(rows) + np.exp(rows * 0.01), 0).reshape(2, 8)
+    interpreter = Interpreter(model_content=alike)
+    first, second = (interpreter.get_signature_runner(name) for name in ("first", "second"))
+    np.testing.assert_allclose(first(x=x)["y"], expected, atol=1e-5)
+    np.testing.assert_allclose(second(x=x)["y"], np.cos(expected), atol=1e-5)
+    doubled = np.maximum(np.sin(2 * rows) + np.exp(rows * 0.02), 0).reshape(2, 8)
+    np.testing.assert_allclose(first(x=x)["y"], doubled, atol=1e-5)
+
+
+def test_what_a_runtime_assumes_is_not_written(alike):
+    model = parsed(alike)
+    assert not model.metadata
+    plain = {schema.BuiltinOperator.MUL, schema.BuiltinOperator.SIN, schema.BuiltinOperator.EXP}
+    for subgraph in model.subgraphs:
+        for operator in subgraph.operators:
+            code = model.operatorCodes[operator.opcodeIndex]
+            kind = max(code.builtinCode, code.deprecatedBuiltinCode)
+            if kind in plain:
+                assert operator.builtinOptions is None
+            if kind == schema.BuiltinOperator.ADD:
+                relu = schema.ActivationFunctionType.RELU
+                assert operator.builtinOptions.fusedActivationFunction == relu
+            if kind == schema.BuiltinOperator.RESHAPE:
+                (output,) = operator.outputs
+                assert len(operator.inputs) == 1
+                assert list(operator.builtinOptions.newShape) == list(
+                    subgraph.tensors[output].shape
+                )

@@ -173,7 +173,7 @@ def test_the_brokers_folder_holds_what_mosquitto_needs_and_no_key_but_its_own(
 ) -> None:
     held = listing(farm.broker)
     expected = "acl ca.pem data/ mosquitto.conf passwords server.key server.pem"
-    assert sorted(held) == expected.split()
+    assert sorted(held) == [*expected.split(), "stemshare-broker.service"]
     assert [name for name, data in held.items() if b"PRIVATE KEY" in data] == ["server.key"]
 
 
@@ -257,6 +257,7 @@ def test_new_hosts_and_port_change_the_server_and_the_commands_alone(
         "broker/server.key",
         "broker/server.pem",
         "aggregator/run.sh",
+        "aggregator/stemshare-aggregator.service",
         "devices/one/run.sh",
         "devices/two/run.sh",
     }

@@ -197,7 +197,7 @@ def _divided_anew(x: tf.Tensor, count: int) -> list[tf.Tensor]:
     if count == 1:
         return [x]
     n, *rest = shape_of(x)
-    rows = _divided(tf.reshape(x, [n, math.prod(rest)]), count)
+    rows = _divided(tf.reshape(x, [n, *[1] * (len(rest) - 1), math.prod(rest)]), count)
     return [tf.reshape(row, [n // count, *rest]) for row in rows]
 
 

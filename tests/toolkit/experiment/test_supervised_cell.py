@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
-from toolkit.experiment.cell import ANY, MODES, TOPOLOGIES, Cell, ExperimentError, Settings, plan
+from toolkit.experiment.cell import ANY, MODES, ExperimentError
+from toolkit.experiment.supervised_cell import (
+    TOPOLOGIES,
+    SupervisedCell,
+    SupervisedSettings,
+    plan,
+)
 
-SETTINGS = Settings(task="digits")
+SETTINGS = SupervisedSettings(task="digits")
 
 
-def planned(**changes: Any) -> list[Cell]:
+def planned(**changes: Any) -> list[SupervisedCell]:
     options: dict[str, Any] = {
         "modes": MODES,
         "topologies": TOPOLOGIES,
@@ -70,12 +76,12 @@ def test_branches_of_the_devices():
 
 def test_a_cell_survives_json():
     for cell in planned(branch_dropout=(False,)):
-        assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+        assert SupervisedCell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
 
 
 def test_a_round_of_the_paper_is_63_mini_batches():
     assert SETTINGS.steps == 63  # 62 of 32 examples, and one for the other 16
-    assert Settings(task="digits", examples_per_round=64).steps == 2
+    assert SupervisedSettings(task="digits", examples_per_round=64).steps == 2
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,7 @@ def test_refused_plans(changes: dict[str, Any], sentence: str):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"engine": "torch"}, "there is no engine 'torch'; there are tf and tflite."),
+        ({"engine": "torch"}, "there is no engine 'torch'; there are tf, tflite."),
         ({"learning_rate": 0.0}, "a learning rate of 0.0 is not above 0 and below 10."),
         ({"split": "dirichlet:-1"}, "there is no split 'dirichlet:-1'; there are iid and "
          "dirichlet:ALPHA, as dirichlet:0.5."),
@@ -107,5 +113,5 @@ def test_refused_plans(changes: dict[str, Any], sentence: str):
 )  # fmt: skip
 def test_refused_settings(changes: dict[str, Any], sentence: str):
     with pytest.raises(ExperimentError) as caught:
-        Settings(task="digits", **changes)
+        SupervisedSettings(task="digits", **changes)
     assert str(caught.value) == sentence

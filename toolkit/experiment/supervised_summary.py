@@ -1,28 +1,17 @@
-"""Numbers of a figure or a table, from results alone: the median over seeds, and its extremes."""
+"""Numbers of the supervised figure and table, from results alone; accuracies are in percent."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.experiment.cell import ANY
 from toolkit.experiment.results import Result
+from toolkit.experiment.spread import Spread
+from toolkit.experiment.supervised_cell import SupervisedCell
 
-
-@dataclass(frozen=True)
-class Spread:
-    """Accuracies of several seeds, in percent."""
-
-    median: float
-    lowest: float
-    highest: float
-    seeds: int
-
-    @classmethod
-    def of(cls, accuracies: Iterable[float]) -> Spread:
-        found = [100 * accuracy for accuracy in accuracies]
-        return cls(statistics.median(found), min(found), max(found), len(found))
+Studied = Result[SupervisedCell]
+_TESTED = "test_accuracy"
 
 
 @dataclass(frozen=True)
@@ -34,7 +23,7 @@ class Line:
     device: str
     branch_dropout: bool = True
 
-    def shows(self, result: Result) -> bool:
+    def shows(self, result: Studied) -> bool:
         """Whether a cell belongs to it; one that no topology changes belongs to all."""
         cell = result.cell
         return (
@@ -45,21 +34,21 @@ class Line:
         )
 
 
-def final_accuracies(results: Sequence[Result], line: Line) -> dict[float, Spread]:
+def final_accuracies(results: Sequence[Studied], line: Line) -> dict[float, Spread]:
     """Test accuracy of the best versions, by the weak device's fraction of the data."""
     found: dict[float, list[float]] = {}
     for result in filter(line.shows, results):
-        accuracy = result.finals[line.device].test_accuracy
+        accuracy = 100 * result.finals[line.device].scores[_TESTED]
         found.setdefault(result.cell.weak_fraction, []).append(accuracy)
     return {fraction: Spread.of(found[fraction]) for fraction in sorted(found)}
 
 
 def learning_curve(
-    results: Sequence[Result], line: Line, weak_fraction: float
+    results: Sequence[Studied], line: Line, weak_fraction: float
 ) -> dict[int, Spread]:
     """Test accuracy of the current versions, by round; only rounds that every seed has."""
     curves = [
-        {p.round: p.test_accuracy for p in result.curve(line.device) if p.test_accuracy is not None}
+        {p.round: 100 * p.scores[_TESTED] for p in result.curve(line.device) if _TESTED in p.scores}
         for result in filter(line.shows, results)
         if result.cell.weak_fraction == weak_fraction
     ]
@@ -67,10 +56,10 @@ def learning_curve(
     return {r: Spread.of(curve[r] for curve in curves) for r in sorted(rounds)}
 
 
-def topologies(results: Sequence[Result]) -> list[str]:
+def topologies(results: Sequence[Studied]) -> list[str]:
     """Those that were studied; share-first comes first, as in the paper."""
     return sorted({r.cell.topology for r in results} - {ANY}, reverse=True)
 
 
-def fractions(results: Sequence[Result]) -> list[float]:
+def fractions(results: Sequence[Studied]) -> list[float]:
     return sorted({r.cell.weak_fraction for r in results})

@@ -1,4 +1,4 @@
-"""The Atari player explores as scheduled, fills its replay, learns, and can be restarted."""
+"""The player explores as scheduled, fills its replay, learns, and can be restarted."""
 
 import sys
 from collections.abc import Callable
@@ -11,14 +11,17 @@ import numpy.typing as npt
 import pytest
 
 from firmware_sim.bundle import Bundle
+from firmware_sim.environments.atari import AtariGame
 from firmware_sim.runtime import Model, TensorSpec
-from firmware_sim.tasks import TaskError, TaskOptions, atari, make_task
-from firmware_sim.tasks.atari import Game, choose, exploration
+from firmware_sim.tasks import TaskError, TaskOptions, make_task
+from firmware_sim.tasks.dqn import choose
+from firmware_sim.tasks.dqn_options import DqnOptions, exploration, usual_options
 
 # One worker makes the bundle, which takes many seconds.
 pytestmark = pytest.mark.xdist_group("atari task")
 
-SMALL = TaskOptions(warm_up_steps=40, replay_frames=200, test_frames=400, seed=1)
+DQN = DqnOptions(warm_up_steps=40, test_steps=100)
+SMALL = TaskOptions(replay_frames=200, seed=1, dqn=DQN)
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +92,32 @@ def values(model: Preferring, name: str) -> set[float]:
     [(0, 1.0), (1, 0.9999991), (500_000, 0.55), (1_000_000, 0.1), (5_000_000, 0.1)],
 )
 def test_exploration_falls_linearly_to_a_tenth(step: int, epsilon: float):
-    assert exploration(step) == pytest.approx(epsilon, abs=1e-12)
+    assert exploration(step, DqnOptions()) == pytest.approx(epsilon, abs=1e-12)
+
+
+def test_small_games_have_schedules_of_their_own():
+    assert usual_options("breakout") == usual_options("LunarLander-v3") == DqnOptions()
+    assert usual_options("minatar/seaquest").exploration_steps == 100_000
+    cartpole = usual_options("cartpole")
+    assert cartpole == usual_options("CartPole-v1")
+    half = cartpole.exploration_steps // 2
+    middle = (1 + cartpole.last_exploration) / 2
+    assert exploration(half, cartpole) == pytest.approx(middle)
+    assert exploration(0, replace(cartpole, exploration_steps=0)) == cartpole.last_exploration
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"warm_up_steps": 0}, "warm_up_steps is 0; it must be at least 1."),
+        ({"test_steps": 0}, "test_steps is 0; it must be at least 1."),
+        ({"test_episodes": -1}, "test_episodes is -1; it must be at least 1."),
+        ({"exploration_steps": -1}, "exploration_steps is -1, which is below 0."),
+        ({"test_exploration": 1.5}, "test_exploration is 1.5, which is not between 0 and 1."),
+    ],
+)
+def test_impossible_schedules_are_refused(options: dict[str, Any], sentence: str):
+    assert refusal(lambda: DqnOptions(**options)) == sentence
 
 
 def test_a_player_takes_the_best_output_unless_it_explores():
@@ -105,7 +133,7 @@ def test_a_player_takes_the_best_output_unless_it_explores():
 
 def play(output: int, steps: int = 70) -> tuple[list[bytes], bool]:
     """What an episode of always the same output looks like, and whether it then ended."""
-    game = Game("space_invaders", episode_frames=240)
+    game = AtariGame("space_invaders", 60)
     frames, ended = [game.reset(seed=3).tobytes()], False
     for _ in range(steps):
         seen = game.step(output)
@@ -143,7 +171,9 @@ def test_the_replay_is_warm_before_the_first_batch(atari_bundle: Bundle):
 
 
 def test_a_long_game_is_kept_as_far_as_the_replay_goes(atari_bundle: Bundle):
-    task = make_task("atari", atari_bundle, replace(SMALL, warm_up_steps=30, replay_frames=60))
+    task = make_task(
+        "atari", atari_bundle, replace(SMALL, replay_frames=60, dqn=replace(DQN, warm_up_steps=30))
+    )
     model = Preferring(0)
     list(task.train(model, 300, "delta"))  # type: ignore[arg-type]
     assert int(task.state()["step"]) == 329
@@ -161,11 +191,9 @@ def test_of_points_only_the_sign_is_learnt(atari_bundle: Bundle):
     assert values(model, "reward") == {0, 1}
 
 
-def test_an_episode_that_is_cut_off_is_not_done(
-    atari_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(atari, "EPISODE_FRAMES", 80)
-    task = make_task("atari", atari_bundle, SMALL)
+def test_an_episode_that_is_cut_off_is_not_done(atari_bundle: Bundle):
+    short = replace(SMALL, dqn=replace(DQN, episode_steps=20))
+    task = make_task("atari", atari_bundle, short)
     model = Preferring(0)
     list(task.train(model, 100, "delta"))  # type: ignore[arg-type]
     assert values(model, "done") == {0}
@@ -206,7 +234,7 @@ def test_a_merged_part_goes_into_the_target_network(atari_bundle: Bundle, model:
 
 
 def test_a_test_episode_is_repeatable_and_leaves_training_alone(atari_bundle: Bundle, model: Model):
-    options = replace(SMALL, test_frames=2000)
+    options = replace(SMALL, dqn=replace(DQN, test_steps=500))
     judged, plain = (make_task("atari", atari_bundle, options) for _ in range(2))
     list(judged.train(model, 3, "delta"))
     weights = copied(model)
@@ -224,8 +252,12 @@ def test_a_test_episode_is_repeatable_and_leaves_training_alone(atari_bundle: Bu
 
 def test_a_score_counts_points_of_a_capped_episode(atari_bundle: Bundle):
     short, longer = (
-        make_task("atari", atari_bundle, replace(SMALL, game="space_invaders", test_frames=frames))
-        for frames in (400, 1200)
+        make_task(
+            "atari",
+            atari_bundle,
+            replace(SMALL, game="space_invaders", dqn=replace(DQN, test_steps=steps)),
+        )
+        for steps in (100, 300)
     )
     model = Preferring(1)  # fire
     few = short.evaluate(model)["score"]  # type: ignore[arg-type]
@@ -237,7 +269,7 @@ def test_a_score_counts_points_of_a_capped_episode(atari_bundle: Bundle):
 
 
 def test_every_test_episode_is_another_game(atari_bundle: Bundle):
-    task = make_task("atari", atari_bundle, replace(SMALL, test_frames=80))
+    task = make_task("atari", atari_bundle, replace(SMALL, dqn=replace(DQN, test_steps=20)))
 
     def shown() -> list[bytes]:
         model = Preferring(0)
@@ -290,14 +322,17 @@ def test_a_late_player_rarely_explores(atari_bundle: Bundle):
 
 def test_what_does_not_fit_is_refused(atari_bundle: Bundle, digits_bundle: Bundle, tmp_path: Path):
     inputs = {"obs": ["uint8", [32, 84, 84, 1]]}
-    flat = replace(atari_bundle, manifest={"signatures": {"train": {"inputs": inputs}}})
+    flat = replace(
+        atari_bundle, manifest={"signatures": {"train": {"inputs": inputs}}, "batch_size": 32}
+    )
     folder = atari_bundle.folder
     for name, bundle, options, sentence in (
         ("atari", digits_bundle, SMALL,
          "the task atari needs a bundle that learns by double Q-learning; the one at "
          f"{digits_bundle.folder} trains on x, y."),
         ("atari", flat, SMALL,
-         f"the task atari shows uint8[84, 84, 4]; the bundle at {folder} takes uint8[84, 84, 1]."),
+         "the game 'breakout' shows uint8[84, 84, 4]; the bundle at "
+         f"{folder} takes uint8[84, 84, 1]."),
         ("digits", atari_bundle, SMALL,
          f"the task digits needs a bundle that tells classes apart; the one at {folder} trains on "
          "obs, action, reward, next_obs, done."),
@@ -306,8 +341,10 @@ def test_what_does_not_fit_is_refused(atari_bundle: Bundle, digits_bundle: Bundl
         ("atari", atari_bundle, replace(SMALL, share=(0, 0.5)),
          "the task atari has no examples to take a share of."),
         ("atari", atari_bundle, replace(SMALL, game="SpaceInvaders"),
-         "there is no game 'SpaceInvaders'; names are written as space_invaders is, and "
-         "ale_py.roms.get_all_rom_ids() lists them."),
+         "there is no Atari game 'SpaceInvaders'; names are written as space_invaders or "
+         "ALE/SpaceInvaders-v5 is, and ale_py.roms.get_all_rom_ids() lists them."),
+        ("atari", atari_bundle, replace(SMALL, replay_frames=79),
+         "a warm-up of 40 steps needs a replay of at least 80 frames, not 79."),
     ):  # fmt: skip
         assert refusal(lambda n=name, b=bundle, o=options: make_task(n, b, o)) == sentence
 
@@ -331,5 +368,5 @@ def test_without_ale_py_one_sentence_says_so(
     atari_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, missing: str
 ):
     monkeypatch.setitem(sys.modules, missing, None)
-    sentence = "the task atari plays with ale-py and gymnasium; install both."
+    sentence = "Atari is played with ale-py and gymnasium; install both."
     assert refusal(lambda: make_task("atari", atari_bundle, SMALL)) == sentence

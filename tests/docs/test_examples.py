@@ -1,0 +1,51 @@
+"""The examples run as their READMEs say, in short form, and learn something."""
+
+from __future__ import annotations
+
+import json
+
+
+def scores(said: str) -> list[dict[str, float]]:
+    """What each device printed at its end, in the order of their ends."""
+    return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+
+def test_keyword_spotting_alone_and_in_a_fleet(pages, session):
+    (page,) = pages("examples/keyword_spotting/README.md")
+    here = session({"--rounds 30": "--rounds 10"})
+    _, _, alone, fleet = ["", *(here.run(b) for b in page.blocks() if b.language == "sh")]
+    (weak_alone,) = scores(alone)
+    weak, powerful = sorted(scores(fleet), key=lambda score: score["accuracy"])
+    assert weak_alone["accuracy"] < weak["accuracy"] - 0.05  # 75 % and 92 %
+    assert powerful["accuracy"] > 0.9
+
+
+def test_a_folder_of_pictures(pages, session):
+    (page,) = pages("examples/image_folder/README.md")
+    here = session({"--rounds 20 --steps 30": "--rounds 6 --steps 30"})
+    said = "".join(here.run(block) for block in page.blocks())
+    assert "pictures [16, 16, 3] of 10 classes" in said
+    (score,) = scores(said)
+    assert score["accuracy"] > 0.7
+    assert "the same answer as float32" in said
+
+
+def test_a_folder_without_pictures_is_refused_in_a_sentence(pages, session):
+    (page,) = pages("examples/image_folder/README.md")
+    here = session({})
+    (here.folder / "empty").mkdir()
+    script = "examples/image_folder/folder_to_npz.py"
+    block = next(block for block in page.blocks() if script in block.text)
+    tried = f"if python {script} empty 2> said; then exit 1; fi; cat said\n"
+    said = here.run(type(block)("sh", tried, "", ""))
+    assert said == "error: empty must hold a folder for each of at least two classes.\n"
+
+
+def test_a_game_of_your_own(pages, session):
+    (page,) = pages("examples/gym_environment/README.md")
+    here = session(
+        {"--evaluate-every 10 --test-episodes 50": "--evaluate-every 20 --test-episodes 20"}
+    )
+    (score,) = scores("".join(here.run(block) for block in page.blocks()))
+    assert score["score"] > 0.3  # at random: below 0
+    assert (here.folder / "build" / "garden.gif").read_bytes().startswith(b"GIF8")

@@ -1,0 +1,131 @@
+"""The reference pages name everything that the code has, with the same values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+from broker.counters import Counters
+from broker.merge import MERGES
+from broker.messages import Message, Reason, Update
+from broker.quantisation import ENCODINGS
+from broker.topics import ROOT as TOPIC_ROOT
+from broker.topics import Topics
+from firmware_sim.agent import _GO_ON
+from profiles import Profile, load_profile, profile_names
+
+DOCS = Path(__file__).parents[2] / "docs"
+PROTOCOL = (DOCS / "protocol.md").read_text(encoding="utf-8")
+JSON = {str: "string", int: "integer", bool: "boolean"}
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every row of every table."""
+    found = re.findall(r"^\| (.*) \|$", text, flags=re.MULTILINE)
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)] for row in found]
+
+
+def section(text: str, heading: str) -> str:
+    (_, after) = re.split(rf"^#+ {heading}$", text, maxsplit=1, flags=re.MULTILINE)
+    return re.split(r"^#+ ", after, maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def test_protocol_has_every_topic():
+    topics = Topics("garden")
+    device = "<id>"
+    made = {
+        topics.aggregator_state,
+        topics.aggregator_metrics,
+        topics.shared,
+        *(
+            topic(device)
+            for topic in (
+                topics.state,
+                topics.update,
+                topics.verdict,
+                topics.reply,
+                topics.metrics,
+            )
+        ),
+    }
+    written = {row[0].strip("`") for row in rows(section(PROTOCOL, "Topics"))} - {"topic"}
+    assert {f"{topics.root}/{topic}" for topic in written} == made
+    assert f"`{TOPIC_ROOT}/<fleet>/`" in PROTOCOL
+
+
+def test_protocol_has_every_field_of_every_message():
+    made = set()
+    for kind in get_args(Message):
+        hints = get_type_hints(kind)
+        wire = kind.WIRE_NAMES if kind is Update else {}
+        for field in fields(kind):
+            if field.name != "tensors":
+                sent = wire.get(field.name, field.name)
+                made.add((kind.KIND, field.name, sent, JSON.get(hints[field.name], "object")))
+    table = rows(section(PROTOCOL, "Fields of each kind"))[1:]
+    assert {tuple(cell.strip("`") for cell in row[:4]) for row in table} == made
+
+
+def test_protocol_has_every_reason_and_what_the_device_does():
+    table = rows(section(PROTOCOL, "Verdicts"))[1:]
+    named = {reason: row[2] for row in table for reason in re.findall(r"`([a-z-]+)`", row[0])}
+    assert set(named) == {str(reason) for reason in Reason}
+    stops = {reason for reason, does in named.items() if does.startswith("stops")}
+    assert stops.isdisjoint(_GO_ON)
+    assert set(_GO_ON) <= set(named) - stops
+
+
+def test_protocol_has_every_encoding_merge_rule_and_counter():
+    assert {row[0] for row in rows(section(PROTOCOL, "Encodings of an update"))[1:]} == {
+        f"`{encoding}`" for encoding in ENCODINGS
+    }
+    assert {row[0] for row in rows(section(PROTOCOL, "Merging"))[1:]} == {
+        f"`{merge}`" for merge in MERGES
+    }
+    for counter in vars(Counters()):
+        assert re.search(rf"`{counter}[`{{]", section(PROTOCOL, "Counters")), counter
+
+
+def test_profiles_page_has_every_key_with_its_bounds_and_meaning():
+    text = (DOCS / "profiles.md").read_text(encoding="utf-8")
+    table = {row[0].strip("`"): row[1:] for row in rows(section(text, "Keys"))[1:]}
+    keys = [key for key in fields(Profile) if key.name != "name"]
+    assert set(table) == {key.name for key in keys} | {"extends"}
+    for key in keys:
+        takes, meaning = table[key.name]
+        assert meaning == key.metadata["doc"]
+        for choice in get_args(key.type):
+            assert f'`"{choice}"`' in takes
+        if key.type in (int, float):
+            assert f"{key.metadata['least']:,} to {key.metadata['most']:,}" in takes
+        assert key.metadata["unit"] in takes
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_profiles_page_has_the_values_of_the_shipped(name):
+    text = (DOCS / "profiles.md").read_text(encoding="utf-8")
+    head, *table = rows(section(text, "Shipped profiles"))
+    column = head.index(name)
+    assert set(head[1:]) == set(profile_names())
+    values = {row[0].strip("`"): row[column] for row in table}
+    profile = load_profile(name)
+    expected = {key.name: str(getattr(profile, key.name)) for key in fields(Profile)}
+    assert values == {k: v for k, v in expected.items() if k not in ("name", "description")}
+
+
+def test_layout_names_every_module_or_its_folder():
+    """A folder of a package speaks for what is in it; the packages themselves do not."""
+    text = (DOCS / "layout.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"[\w/]+\.py|[\w/]+/(?=`)", text))
+    missing = [
+        str(path.relative_to(DOCS.parent))
+        for package in ("profiles", "broker", "firmware_sim", "toolkit")
+        for path in sorted((DOCS.parent / package).rglob("*.py"))
+        if not path.name.startswith("__")
+        and not any(path.match(name) or path.match(f"{name}*.py") for name in named)
+    ]
+    assert not missing, f"add to docs/layout.md: {', '.join(missing)}"

@@ -1,0 +1,113 @@
+"""A device that plays and trains, timed; for `toolkit bench rl`.
+
+    python -m toolkit.bench.rl_device_process BUNDLE TASK GAME WARM_UP STEPS THREADS
+
+It loads what a device loads and nothing else, so that its peak is a device's. After the timed steps
+as many are taken with a watch at every part of them. The answer is one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from firmware_sim.bundle import open_bundle
+from firmware_sim.device import runtime_for  # with all that a device imports
+from firmware_sim.environments import make_environment
+from firmware_sim.probe import peak_memory_bytes
+from firmware_sim.runtime import Array, Model
+from firmware_sim.steps import batch_size
+from firmware_sim.tasks import TaskOptions, game_of
+from firmware_sim.tasks.dqn import DqnTask
+from firmware_sim.tasks.replays import make_replay
+from toolkit.bench.rl_timing import bench_options, timed
+
+WATCHED = ("environment", "act", "replay", "train")
+PARTS = {"infer": "act", "train": "train", "accumulate": "train", "step": "train"}
+
+
+class Watch:
+    """Adds up the processor time of some methods, while it runs."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.runs = False
+
+    def on(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **named: Any) -> Any:
+            if not self.runs:
+                return function(*arguments, **named)
+            begin = time.process_time()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.seconds[part] += time.process_time() - begin
+
+        return watched
+
+    def over(self, thing: Any, part: str, *methods: str) -> Any:
+        """The same object, some methods of which are watched."""
+        for method in methods:
+            setattr(thing, method, self.on(part, getattr(thing, method)))
+        return thing
+
+
+class WatchedModel(Model):
+    """A model whose signatures are watched."""
+
+    watch: Watch
+
+    def call(self, signature: str, /, **inputs: Array) -> dict[str, Array]:
+        part = PARTS.get(signature, "rest")
+        found: dict[str, Array] = self.watch.on(part, super().call)(signature, **inputs)
+        return found
+
+
+def main(
+    folder: Path, task: str, game: str, warm_up: int, steps: int, threads: int
+) -> dict[str, Any]:
+    bundle = open_bundle(folder)
+    watch = Watch()
+    model = WatchedModel(bundle.model, runtime=runtime_for(bundle, None), threads=threads)
+    model.watch = watch
+    name = game_of(task, game)
+    example = make_environment(name, 1)
+    options = TaskOptions(game=game, replay_frames=2 * (warm_up + 3 * steps))
+    player = DqnTask(
+        name=name,
+        environment=lambda most: watch.over(
+            make_environment(name, most), "environment", "step", "reset"
+        ),
+        replay=lambda: watch.over(
+            make_replay(bundle, options, example), "replay", "begin", "add", "sample"
+        ),
+        batch=batch_size(bundle),
+        options=bench_options(name, warm_up),
+        seed=0,
+    )
+    play = partial(player.train, model, exchange="delta")
+    list(play(steps=2))  # the warm-up, and whatever the first steps prepare
+    found = timed(lambda: list(play(steps=steps)), steps)
+    watch.runs = True
+    begin = time.process_time()
+    list(play(steps=steps))
+    total = time.process_time() - begin
+    parts = {
+        part: watch.seconds[part] / total for part in ("environment", "act", "replay", "train")
+    }
+    return found | {
+        "runtime": model.runtime,
+        "parts": parts | {"rest": 1 - sum(parts.values())},
+        "peak_bytes": peak_memory_bytes(),
+    }
+
+
+if __name__ == "__main__":
+    path, task_name, game_name, *numbers = sys.argv[1:]
+    print(json.dumps(main(Path(path), task_name, game_name, *map(int, numbers))))

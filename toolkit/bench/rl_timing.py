@@ -1,0 +1,24 @@
+"""What all contestants of `toolkit bench rl` have in common; it loads no TensorFlow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from firmware_sim.tasks.dqn_options import DqnOptions, usual_options
+
+
+def bench_options(game: str, warm_up: int) -> DqnOptions:
+    """As late in a training, when most actions are the branch's: ε has fallen already."""
+    return replace(usual_options(game), warm_up_steps=warm_up, exploration_steps=0)
+
+
+def timed(work: Callable[[], object], steps: int) -> dict[str, float]:
+    """How fast so many steps are, by the clock on the wall and by the processor's."""
+    wall, processor = time.perf_counter(), time.process_time()
+    work()
+    return {
+        "steps_per_second": steps / (time.perf_counter() - wall),
+        "cpu_seconds": (time.process_time() - processor) / steps,  # of a step
+    }

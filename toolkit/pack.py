@@ -1,0 +1,139 @@
+"""Writes a pack: bundle, broker's address, authority and credentials of one device, signed."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from broker.topics import AGGREGATOR
+from firmware_sim.bundle import FILES, MANIFEST, open_bundle
+from firmware_sim.device import arguments as device_arguments
+from firmware_sim.device import profile_of
+from firmware_sim.from_pack import check_arguments
+from firmware_sim.pack import (
+    BUNDLE,
+    CREDENTIAL_FILES,
+    CREDENTIALS,
+    END,
+    HIGHEST_VERSION,
+    INDEX,
+    INDEX_LIMIT,
+    KEY,
+    LIMITS,
+    SIGNATURE,
+    SIGNED_AS,
+    Entry,
+    Index,
+    header,
+    padding,
+)
+from toolkit.errors import ProvisionError
+from toolkit.provisioning.fleet import credentials_of, known_fleet
+from toolkit.provisioning.private_files import read, write
+from toolkit.provisioning.signing import signing_key
+from toolkit.provisioning.units import DEVICE_UNIT, device_unit
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was written; secrets are in the files alone."""
+
+    file: Path
+    index: Index
+    memory_cap_mib: int  # of the bundle's profile
+    unit: Path | None  # the device's unit, if its memory limit had to be changed
+
+
+def pack(
+    bundle: Path,
+    provisioned: Path,
+    device: str,
+    *,
+    fleet: str,
+    out: Path | None = None,
+    version: int | None = None,
+    arguments: Sequence[str] = (),
+) -> Packed:
+    """Packs a bundle for a device of the fleet in `provisioned`.
+
+    Without a version it is the time in seconds, so that a later pack is a newer one. `arguments`
+    are for the device's command line.
+    """
+    if version is not None and not 1 <= version <= HIGHEST_VERSION:
+        raise ProvisionError(f"a version is a number from 1 to {HIGHEST_VERSION}, not {version}.")
+    if device == AGGREGATOR:
+        raise ProvisionError("packs are for devices; the aggregator is started from its folder.")
+    opened = open_bundle(bundle)
+    cap = int(profile_of(opened)["memory_cap_mib"])
+    check_arguments(device_arguments(), arguments)
+    known = known_fleet(provisioned, device)
+    if known.fleet != fleet:
+        raise ProvisionError(f"{provisioned} belongs to fleet {known.fleet!r}, not to {fleet!r}.")
+    contents = _contents(bundle, credentials_of(provisioned, device))
+    index = Index(
+        fleet=fleet,
+        device=device,
+        version=version or int(time.time()),
+        broker=known.url,
+        arguments=tuple(arguments),
+        files={
+            name: Entry(len(data), hashlib.sha256(data).hexdigest())
+            for name, data in contents.items()
+        },
+    )
+    text = index.to_bytes()
+    if len(text) > INDEX_LIMIT:
+        raise ProvisionError("the arguments are too long for a pack.")
+    key = signing_key(provisioned)
+    signed = {
+        KEY: key.public_key().public_bytes_raw(),
+        SIGNATURE: key.sign(SIGNED_AS + text),
+        INDEX: text,
+    }
+    file = out or provisioned / "packs" / f"{device}.pack"
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write(file, archive({**signed, **contents}))  # mode 0600: it holds a password and a key
+    except OSError as error:
+        raise ProvisionError(f"cannot write {file} ({error.strerror}).") from error
+    return Packed(file, index, cap, _renew_unit(provisioned, fleet, device, cap))
+
+
+def archive(members: Mapping[str, bytes]) -> bytes:
+    """The tar file."""
+    parts = ((header(name, len(data)), data, padding(len(data))) for name, data in members.items())
+    return b"".join((*chain.from_iterable(parts), END))
+
+
+def _contents(bundle: Path, credentials: Path) -> dict[str, bytes]:
+    """Every file of the pack, in its order."""
+    sources = {f"{BUNDLE}/{name}": bundle / name for name in (MANIFEST, *FILES)}
+    sources |= {f"{CREDENTIALS}/{name}": credentials / name for name in CREDENTIAL_FILES}
+    contents = {}
+    for name, most in LIMITS.items():
+        try:
+            contents[name] = sources[name].read_bytes()
+        except FileNotFoundError as error:
+            raise ProvisionError(
+                f"{error.filename} is missing; if the credentials were moved to the device, "
+                "`toolkit provision --rotate` makes new ones."
+            ) from error
+        except OSError as error:
+            raise ProvisionError(f"{sources[name]} cannot be read ({error.strerror}).") from error
+        if len(contents[name]) > most:
+            raise ProvisionError(f"{sources[name]} has more than the {most} bytes of a pack.")
+    return contents
+
+
+def _renew_unit(provisioned: Path, fleet: str, device: str, cap: int) -> Path | None:
+    """The unit's memory limit is the bundle's, whatever profile the device was provisioned for."""
+    unit = credentials_of(provisioned, device) / DEVICE_UNIT
+    text = device_unit(fleet, device, cap)
+    if read(unit) == text:
+        return None
+    write(unit, text)
+    return unit

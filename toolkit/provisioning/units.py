@@ -1,0 +1,176 @@
+"""The systemd units of a fleet: the device agent, the aggregator, and the broker beside it.
+
+They use what systemd 252 knows, which Debian 12 and Raspberry Pi OS have. That one restarts after
+a constant time (RestartSteps= came with 254), so `broker.backoff` waits before each start, longer
+after each failure; StartLimitIntervalSec=0 leaves the patience to it.
+
+A program that ended because of something in its surroundings is always started again: the broker's
+owner may let it in, and a device looks for a new pack at each start. Only a command line that is
+not understood (exit code 2) would stay so for ever.
+"""
+
+from __future__ import annotations
+
+from profiles import Profile
+
+PYTHON = "/opt/stemshare/bin/python"  # the virtual environment with stemshare[device] or [broker]
+CONFIGURATION = "/etc/stemshare"
+DEVICE_UNIT = "stemshare-device.service"
+AGGREGATOR_UNIT = "stemshare-aggregator.service"
+BROKER_UNIT = "stemshare-broker.service"
+AGGREGATOR_OPTIONS = "options"
+_USAGE = 2  # exit code of a command line that is not understood
+_STOPPED = 130  # of a device that was asked to stop
+_WAIT_SECONDS = 300  # the longest that broker.backoff waits
+_DEVICE_WATCHDOG = "10min"  # an evaluation is one piece of work, and long on a slow board
+_AGGREGATOR_WATCHDOG = "1min"  # a turn of its loop takes seconds at most
+
+# Without what no program of a fleet needs. Not ProcSubset=pid: the runtime reads /proc/cpuinfo.
+_HARDENING = """\
+UMask=0077
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectProc=invisible
+ProtectClock=yes
+ProtectHostname=yes
+ProtectControlGroups=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+RemoveIPC=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged
+SystemCallErrorNumber=EPERM
+"""
+
+
+def device_unit(fleet: str, device: str, memory_cap_mib: int) -> str:
+    """A device that runs from its pack.
+
+    It has a user of its own and not DynamicUser=, for a pack is larger than the 1 MB that
+    LoadCredential= can hand over.
+    """
+    state = "/var/lib/stemshare-device"
+    command = (
+        f"{PYTHON} -m firmware_sim.device --pack {state}/device.pack "
+        f"--trust {CONFIGURATION}/trust.key --state {state}"
+    )
+    return f"""\
+[Unit]
+Description=Device {device} of fleet {fleet}
+Wants=network-online.target
+After=network-online.target time-sync.target
+StartLimitIntervalSec=0
+
+[Service]
+User=stemshare
+StateDirectory=stemshare-device
+StateDirectoryMode=0700
+{_running(command, f"{state}/failures", _DEVICE_WATCHDOG)}
+SuccessExitStatus={_STOPPED}
+# memory_cap_mib of the profile; the device itself stops cleanly when it has taken so much.
+MemoryMax={memory_cap_mib}M
+MemorySwapMax=0
+Nice=10
+
+{_HARDENING}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def aggregator_unit(fleet: str, url: str, host: Profile) -> str:
+    """The aggregator, on a machine as `host` describes.
+
+    LoadCredential= lets systemd alone read its password and key, and hand them over.
+    """
+    state = "/var/lib/stemshare-aggregator"
+    folder = f"{CONFIGURATION}/aggregator"
+    files = ("password", "ca.pem", "certificate.pem", "key.pem")
+    credentials = "\n".join(f"LoadCredential={name}:{folder}/{name}" for name in files)
+    # A third of the memory for updates that wait; messages on their way out may take as much.
+    command = (
+        f"{PYTHON} -m broker.aggregator --fleet {fleet} --broker {url} --user aggregator "
+        "--password-file %d/password --ca-file %d/ca.pem --certificate-file %d/certificate.pem "
+        f"--key-file %d/key.pem --state {state} --inbox-mib {host.memory_cap_mib // 3} $OPTIONS"
+    )
+    return f"""\
+[Unit]
+Description=Aggregator of fleet {fleet}
+Wants=network-online.target
+After=network-online.target time-sync.target {BROKER_UNIT} mosquitto.service
+StartLimitIntervalSec=0
+
+[Service]
+DynamicUser=yes
+StateDirectory=stemshare-aggregator
+StateDirectoryMode=0700
+{credentials}
+EnvironmentFile={folder}/{AGGREGATOR_OPTIONS}
+{_running(command, f"{state}/failures", _AGGREGATOR_WATCHDOG)}
+# memory_cap_mib of profile {host.name}
+MemoryMax={host.memory_cap_mib}M
+
+{_HARDENING}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def aggregator_options() -> str:
+    """What the owner decides; written once."""
+    return f"""\
+# The rest of the aggregator's command line, in one line; `python -m broker.aggregator --help`.
+OPTIONS=--slice {CONFIGURATION}/aggregator/shared.onnx --quorum 1
+"""
+
+
+def broker_unit() -> str:
+    """A mosquitto of the fleet's own, beside any other on the machine."""
+    return f"""\
+[Unit]
+Description=MQTT broker of the fleet
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=notify
+User=mosquitto
+StateDirectory=stemshare-broker
+StateDirectoryMode=0700
+WorkingDirectory=/var/lib/stemshare-broker
+ExecStart=/usr/sbin/mosquitto -c mosquitto.conf
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=5s
+
+{_HARDENING}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _running(command: str, failures: str, watchdog: str) -> str:
+    """Starting, watching and starting again."""
+    return f"""\
+Type=notify
+Environment=PYTHONUNBUFFERED=1
+ExecStartPre={PYTHON} -m broker.backoff wait {failures}
+ExecStart={command}
+ExecStopPost={PYTHON} -m broker.backoff ended {failures}
+TimeoutStartSec={2 * _WAIT_SECONDS}s
+WatchdogSec={watchdog}
+Restart=on-failure
+RestartSec=1s
+RestartPreventExitStatus={_USAGE}"""
