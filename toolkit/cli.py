@@ -393,6 +393,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("build/demo"),
     rounds: Annotated[int, typer.Option(help="Merges of a fleet.", min=1)] = 15,
     steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
+    seeds: Annotated[int, typer.Option(help="Repetitions, with seeds 0, 1, …", min=1)] = 3,
     embedded: Annotated[
         bool, typer.Option(help="Use the embedded broker even if mosquitto is installed.")
     ] = False,
@@ -403,7 +404,7 @@ def demo(
     """
     from toolkit.demo import run_demo
 
-    run_demo(out, rounds=rounds, steps=steps, embedded=embedded)
+    run_demo(out, rounds=rounds, steps=steps, seeds=seeds, embedded=embedded)
 
 
 @app.command(

@@ -15,10 +15,9 @@ from toolkit.export.writing import make_folder
 from toolkit.terminal import quiet_terminal
 
 WEAK_FRACTIONS = (0.05, 0.2, 0.5)
-SEEDS = 3
 
 
-def run_demo(out: Path, *, rounds: int, steps: int, embedded: bool) -> None:
+def run_demo(out: Path, *, rounds: int, steps: int, seeds: int, embedded: bool) -> None:
     """Runs the study anew, draws its figure, and shows its table."""
     make_folder(out)
     study = out / "study"
@@ -31,7 +30,7 @@ def run_demo(out: Path, *, rounds: int, steps: int, embedded: bool) -> None:
         modes=MODES,
         topologies=["cascading"],
         weak_fractions=WEAK_FRACTIONS,
-        seeds=range(SEEDS),
+        seeds=range(seeds),
     )
     try:
         run_study(cells, study, None, link="embedded" if embedded else "mqtt")

@@ -133,7 +133,7 @@ def test_one_that_hangs_holds_the_others_up_until_the_deadline(
     replay: Callable[..., Tensors],
     same: Callable[..., None],
 ) -> None:
-    options = ("--quorum", "2", "--deadline", "0.6", "--rounds", "8")
+    options = ("--quorum", "2", "--deadline", "2", "--rounds", "8")
     aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options)
     hangs = programs.device("hangs", bundle, "--steps", "50", "--resend-seconds", "1")
     aggregator.wait_for("joined", device="hangs")

@@ -43,20 +43,20 @@ def wait_for_the_end(pids: list[int]) -> None:
 def test_a_short_demo(tmp_path: Path) -> None:
     """The table, the figure and the results agree."""
     out = tmp_path / "demo"
-    ran = demo(out, "--rounds", "2", "--steps", "2")
+    ran = demo(out, "--rounds", "2", "--steps", "2", "--seeds", "1")
     said, errors = ran.communicate(timeout=PATIENCE)
     assert ran.returncode == 0, errors
     results = read_results(out / "study")
-    assert len(results) == 4 * 3 * 3  # weak and powerful alone, alike, unlike; fractions; seeds
+    assert len(results) == 4 * 3  # weak and powerful alone, alike, unlike; fractions
     rows = [line.strip("│").split("│") for line in said.splitlines() if "%  " in line]
     cells = [[cell.strip() for cell in row] for row in rows]
     assert [row[:2] for row in cells[:2]] == [["weak", "5 %"], ["weak", "20 %"]]
-    finals = sorted(
+    (final,) = (
         100 * result.finals["weak"].scores["test_accuracy"]
         for result in results
         if result.cell.mode == "heterogeneous" and result.cell.weak_fraction == 0.05
     )
-    assert cells[0][-1] == f"{finals[1]:.1f} ({finals[0]:.1f}–{finals[2]:.1f})"
+    assert cells[0][-1] == f"{final:.1f}"
     assert (out / "supervised.png").read_bytes().startswith(b"\x89PNG")
     assert said.splitlines()[-1] == f"the picture is in {out / 'supervised.png'}"
 

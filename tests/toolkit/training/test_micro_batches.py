@@ -55,9 +55,8 @@ def taken(folder: Path, branch: Branch, micro_batch: int, runtime: str) -> Answe
 @pytest.mark.parametrize(
     ("task", "name", "micro_batch", "runtime"),
     [
-        ("digits", "complex", 2, "ai-edge-litert"),
         ("digits", "lightweight", 1, "tflite-runtime"),
-        ("atari", "lightweight", 4, "ai-edge-litert"),
+        ("minatar", "lightweight", 4, "ai-edge-litert"),
     ],
 )
 def test_micro_batches_take_the_full_batchs_steps(
