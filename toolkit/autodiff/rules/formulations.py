@@ -38,44 +38,54 @@ class Taps:
     """The pixels under one kernel that a step of the computation takes care of.
 
     A tap's place is (row, column) within the kernel; an axis that is not taken has one tap at 0.
+    Between the steps pixels are rows of matrices, [batches, pixels, channels].
+
+    XNNPACK copies what it reshapes if that has several users. So tensors are reshaped where they
+    have one: before they are laid side by side, and after they are cut.
     """
 
     places: tuple[Tap, ...]
     large: tuple[int, int]  # pixels before the step
     small: tuple[int, int]  # pixels that a window at each place sees
 
-    def collect(self, x: tf.Tensor) -> tf.Tensor:
-        """[n, *large, c] → [n, *small, taps·c]: every pixel beside its neighbours."""
-        n, _, _, c = shape_of(x)
-        if len(self.places) == 1:
-            return x
-        return tf.concat([tf.slice(x, [0, *at, 0], [n, *self.small, c]) for at in self.places], -1)
+    def collect(self, x: tf.Tensor, images: range, batches: int) -> tf.Tensor:
+        """[_, *large, c] → [batches, pixels, taps·c]: every pixel beside its neighbours."""
+        return _beside([_window(x, images, at, self.small) for at in self.places], batches)
 
-    def uncollect(self, dy: tf.Tensor) -> tf.Tensor:
+    def uncollect(self, dy: tf.Tensor, n: int) -> tf.Tensor:
         """The transpose of `collect`: every part goes back to where it was, and is added up."""
-        n, _, _, many = shape_of(dy)
+        batches, pixels, many = shape_of(dy)
         c = many // len(self.places)
-        if len(self.places) == 1:
-            return self._unslice(dy, self.places[0])
         parts = (
-            tf.slice(dy, [0, 0, 0, k * c], [n, *self.small, c]) for k in range(len(self.places))
+            tf.slice(dy, [0, 0, k * c], [batches, pixels, c]) for k in range(len(self.places))
         )
-        return sum_of(map(self._unslice, parts, self.places))
-
-    def reduce(self, y: tf.Tensor) -> tf.Tensor:
-        """[n, *large, taps·o] → [n, *small, o]: the sum of what belongs together."""
-        n, _, _, many = shape_of(y)
-        o = many // len(self.places)
         if len(self.places) == 1:
-            return y
+            parts = iter([dy])
+        return sum_of(
+            self._unslice(tf.reshape(part, [n, *self.small, c]), at)
+            for part, at in zip(parts, self.places, strict=True)
+        )
+
+    def reduce(self, y: tf.Tensor, n: int) -> tf.Tensor:
+        """[batches, pixels, taps·o] → [n, *small, o]: the sum of what belongs together."""
+        o = shape_of(y)[-1] // len(self.places)
+        if len(self.places) == 1:
+            return tf.reshape(y, [n, *self.small, o])
+        if shape_of(y)[0] == n > 1 and self.large[1] == self.small[1]:
+            (height, width) = self.small
+            parts = [
+                tf.slice(y, [0, top * width, k * o], [n, height * width, o])
+                for k, (top, _) in enumerate(self.places)
+            ]
+            return tf.reshape(sum_of(parts), [n, *self.small, o])
+        y = tf.reshape(y, [n, *self.large, len(self.places) * o])
         return sum_of(
             tf.slice(y, [0, *at, k * o], [n, *self.small, o]) for k, at in enumerate(self.places)
         )
 
     def unreduce(self, dy: tf.Tensor) -> tf.Tensor:
-        """The transpose of `reduce`."""
-        parts = [self._unslice(dy, at) for at in self.places]
-        return tf.concat(parts, -1) if len(parts) > 1 else parts[0]
+        """The transpose of `reduce`, in one batch."""
+        return _beside([self._unslice(dy, at) for at in self.places], 1)
 
     def _unslice(self, part: tf.Tensor, at: Tap) -> tf.Tensor:
         (top, left), (height, width), (h, w) = at, self.large, self.small
@@ -89,7 +99,7 @@ def products(
 ) -> tuple[tf.Tensor, Gradients]:
     """Gather, BATCH_MATMUL, sum."""
     high, wide, c, o = shape_of(kernel)
-    _, height, width, _ = shape_of(x)
+    n, height, width, _ = shape_of(x)
     rows, columns = gathered in ("both", "rows"), gathered in ("both", "columns")
     out = height - (high - 1) * dilation[0], width - (wide - 1) * dilation[1]
     between = out[0] if rows else height, out[1] if columns else width
@@ -100,27 +110,44 @@ def products(
     order = [axis for axis, taken in ((0, rows), (1, columns)) if taken]
     order = [*order, 2, *(axis for axis in (0, 1) if axis not in order), 3]
     k, many = len(collected.places) * c, len(reduced.places) * o
-    weights = tf.reshape(_transpose(kernel, order), [k, many])
+    weights = tf.reshape(_transpose(kernel, order), [1, k, many])
     # A product with a transposed operand is slow in tflite-runtime, so the kernel is turned first.
     cut = order.index(2) + 1
-    turned = tf.reshape(tf.transpose(kernel, [*order[cut:], *order[:cut]]), [many, k])
+    turned = tf.reshape(tf.transpose(kernel, [*order[cut:], *order[:cut]]), [1, many, k])
+    parts = _parts(n, 4 * math.prod(between) * max(k, many), part_bytes)
+    size = len(parts[0])
+    import os
+    per = size if gathered == "columns" and len(reduced.places) > 1 and os.environ.get("PER_IMAGE") else 1
 
-    def forward(some_x: tf.Tensor) -> tf.Tensor:
-        y = product(_flat(collected.collect(some_x)), weights)
-        return reduced.reduce(tf.reshape(y, [-1, *between, many]))
+    def forward() -> tf.Tensor:
+        return _joined(
+            [reduced.reduce(product(collected.collect(x, p, per), weights), size) for p in parts]
+        )
 
-    def input_gradient(_: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        dx = product(_flat(reduced.unreduce(dy)), turned)
-        return collected.uncollect(tf.reshape(dx, [-1, *between, k]))
+    def input_gradient(dy: tf.Tensor) -> tf.Tensor:
+        return _joined(
+            [
+                collected.uncollect(product(reduced.unreduce(_images(dy, p)), turned), size)
+                for p in parts
+            ]
+        )
 
-    def kernel_gradient(some_x: tf.Tensor, dy: tf.Tensor) -> tf.Tensor:
-        left, right = collected.collect(some_x), reduced.unreduce(dy)
-        taps = product(_flat(left), _flat(right), transpose_a=True)
+    def kernel_gradient(dy: tf.Tensor) -> tf.Tensor:
+        whole = range(size)
+        taps = sum_of(
+            product(
+                # Cut in another way than for the forward pass: the converter must not take the
+                # one for the other, which would have to live until the backward pass.
+                collected.collect(_images(x, p), whole, 1),
+                reduced.unreduce(_images(dy, p)),
+                transpose_a=True,
+            )
+            for p in parts
+        )
         taps = tf.reshape(taps, [(high, wide, c, o)[axis] for axis in order])
         return _transpose(taps, [order.index(axis) for axis in range(4)])
 
-    count = _count_parts(shape_of(x)[0], 4 * math.prod(between) * max(k, many), part_bytes)
-    return _in_parts(x, count, forward, input_gradient, kernel_gradient)
+    return forward(), (input_gradient, kernel_gradient)
 
 
 def convolution(
@@ -146,67 +173,41 @@ FORMULATIONS: dict[str, Formulation] = {
 }
 
 
-def _in_parts(
-    x: tf.Tensor,
-    count: int,
-    forward: Callable[[tf.Tensor], tf.Tensor],
-    input_gradient: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    kernel_gradient: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-) -> tuple[tf.Tensor, Gradients]:
-    """Divides the batch, does everything part by part, and puts the results together."""
-    some_x = _divided(x, count)
-
-    def whole_input_gradient(dy: tf.Tensor) -> tf.Tensor:
-        pairs = zip(some_x, _divided(dy, count), strict=True)
-        return _joined([input_gradient(*pair) for pair in pairs])
-
-    def whole_kernel_gradient(dy: tf.Tensor) -> tf.Tensor:
-        pairs = zip(_divided_anew(x, count), _divided(dy, count), strict=True)
-        return sum_of(kernel_gradient(*pair) for pair in pairs)
-
-    return _joined([forward(part) for part in some_x]), (
-        whole_input_gradient,
-        whole_kernel_gradient,
-    )
-
-
-def _count_parts(batch: int, example_bytes: int, part_bytes: int) -> int:
-    """Into how many equal parts the batch is divided: as few as possible, the cache holds each.
+def _parts(batch: int, example_bytes: int, part_bytes: int) -> list[range]:
+    """Equal parts of a batch: as few as possible, and the cache holds each.
 
     A batch that is not twice as large stays whole.
     """
-    if batch * example_bytes <= 2 * part_bytes:
-        return 1
     fits = (
         k for k in range(1, batch) if batch % k == 0 and batch // k * example_bytes <= part_bytes
     )
-    return next(fits, batch)
+    whole = batch * example_bytes <= 2 * part_bytes
+    size = batch if whole else batch // next(fits, batch)
+    return [range(start, start + size) for start in range(0, batch, size)]
 
 
-def _divided(x: tf.Tensor, count: int) -> list[tf.Tensor]:
-    if count == 1:
-        return [x]
-    n, *rest = shape_of(x)
-    size = n // count
-    return [tf.slice(x, [i * size, *[0] * len(rest)], [size, *rest]) for i in range(count)]
+def _images(x: tf.Tensor, images: range) -> tf.Tensor:
+    """Some images of a batch."""
+    n, height, width, _ = shape_of(x)
+    return x if len(images) == n else _window(x, images, (0, 0), (height, width))
 
 
-def _divided_anew(x: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """The same parts, cut from rows: the converter must not take them for those of the forward
-    pass, which would have to live until the backward pass needs them again."""
-    if count == 1:
-        return [x]
-    n, *rest = shape_of(x)
-    rows = _divided(tf.reshape(x, [n, *[1] * (len(rest) - 1), math.prod(rest)]), count)
-    return [tf.reshape(row, [n // count, *rest]) for row in rows]
+def _window(x: tf.Tensor, images: range, at: Tap, size: tuple[int, int]) -> tf.Tensor:
+    """What a window of that size sees in some images."""
+    n, height, width, c = shape_of(x)
+    if len(images) == n and size == (height, width):
+        return x
+    return tf.slice(x, [images.start, *at, 0], [len(images), *size, c])
+
+
+def _beside(parts: list[tf.Tensor], batches: int) -> tf.Tensor:
+    """Images side by side, as rows of matrices."""
+    rows = [tf.reshape(part, [batches, -1, shape_of(part)[-1]]) for part in parts]
+    return tf.concat(rows, -1) if len(rows) > 1 else rows[0]
 
 
 def _joined(parts: list[tf.Tensor]) -> tf.Tensor:
     return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
-
-
-def _flat(x: tf.Tensor) -> tf.Tensor:
-    return tf.reshape(x, [-1, shape_of(x)[-1]])
 
 
 def _places(high: int, wide: int, dilation: Dilation) -> tuple[Tap, ...]:
