@@ -37,7 +37,7 @@ class TensorFlowModule(TrainingModule):
 
     def evaluate(self, x: tf.Tensor, y: tf.Tensor) -> Tensors:
         program = self.batch_program
-        logits = self._replay(program, self.read(self.model_names), x)[program.logits()]
+        logits = self._replay(program, self.read(self.model_variables), x)[program.logits()]
         losses, _ = self._loss(logits, y)
         right = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), y)
         return {
@@ -54,7 +54,7 @@ class TensorFlowModule(TrainingModule):
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         program, learning = self.training_program, self.branch.learning
         plays = isinstance(learning, DoubleQ)
-        trained = {name: theta[name] for name in self.branch.trainable_names}
+        trained = {name: theta[name] for name in self.trained_variables}
         with tf.GradientTape() as tape:
             tape.watch(list(trained.values()))
             tensors = self._replay(program, theta, batch["obs" if plays else "x"])
@@ -82,7 +82,7 @@ class TensorFlowModule(TrainingModule):
     ) -> tf.Tensor:
         ahead = self.batch_program
         online = self._replay(ahead, theta, next_obs)[ahead.y]
-        delayed = self._replay(ahead, self.read(self.model_names, TARGET), next_obs)[ahead.y]
+        delayed = self._replay(ahead, self.read(self.model_variables, TARGET), next_obs)[ahead.y]
         return double_q_target(reward, done, online, delayed, learning.discount)
 
     def _replay(

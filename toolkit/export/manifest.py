@@ -90,11 +90,11 @@ def _tensors(branch: Branch, module: TrainingModule, shared: Slice) -> list[dict
     return [
         {
             "name": name,
-            "shape": list(variable.shape),
+            "shape": list(shape),
             "dtype": "float32",
             "trainable": name in trainable,
             "shared": name in prints,
             **({"fingerprint": prints[name]} if name in prints else {}),
         }
-        for name, variable in module.store.items()
+        for name, shape in module.state_shapes.items()
     ]

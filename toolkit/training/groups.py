@@ -1,4 +1,4 @@
-"""Groups of trainable tensors whose gradients and optimiser slots are kept as one vector.
+"""Groups of trainable tensors whose gradients and optimiser slots are kept as one tensor.
 
 One vector for several small tensors keeps the exported graph small. A large tensor is a group of
 its own, so that it is never copied into a vector; shared and local tensors are never together,
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-LARGE = 2**16  # elements
-WIDEST = 5  # XNNPACK takes no CONCATENATION of more tensors
+from toolkit.autodiff.blocks import LARGE
+from toolkit.autodiff.rules.rule import concatenated
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,24 @@ class Group:
     def size(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the gradient and of each slot: that of a tensor alone, otherwise of a vector."""
+        return next(iter(self.shapes.values())) if len(self.shapes) == 1 else (self.size,)
+
     def slot(self, kind: str) -> str:
-        """The name of a vector as long as this group."""
+        """The name of a tensor as large as this group."""
         return f"optimizer/{kind}/{self.number}"
 
     def join(self, tensors: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        flat = [tf.reshape(tensors[name], [-1]) for name in self.shapes]
-        while len(flat) > 1:
-            runs = [flat[i : i + WIDEST] for i in range(0, len(flat), WIDEST)]
-            flat = [tf.concat(run, 0) if len(run) > 1 else run[0] for run in runs]
-        return flat[0]
+        if len(self.shapes) == 1:
+            return next(tensors[name] for name in self.shapes)
+        return concatenated([tf.reshape(tensors[name], [-1]) for name in self.shapes], 0)
 
     def cut(self, vector: tf.Tensor) -> dict[str, tf.Tensor]:
         """The inverse of `join`; SLICE, unlike SPLIT_V, is taken by XNNPACK."""
         if len(self.shapes) == 1:
-            return {name: tf.reshape(vector, shape) for name, shape in self.shapes.items()}
+            return dict.fromkeys(self.shapes, vector)
         sizes = [math.prod(shape) for shape in self.shapes.values()]
         starts = itertools.accumulate(sizes, initial=0)
         return {

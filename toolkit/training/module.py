@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from toolkit.autodiff import Program, Tape, run, trace
+from toolkit.autodiff.blocks import in_blocks, large_kernels
 from toolkit.autodiff.lower import Tuning, lower
 from toolkit.branch import Branch
 from toolkit.errors import ExportError
@@ -15,6 +16,7 @@ from toolkit.training.double_q import double_q_loss, double_q_target
 from toolkit.training.groups import Group, group
 from toolkit.training.learning import DoubleQ, Supervised
 from toolkit.training.losses import LOSSES
+from toolkit.training.storage import Storage
 from toolkit.tuning.files import shipped
 
 Tensors = dict[str, tf.Tensor]
@@ -54,8 +56,8 @@ def training_inputs(branch: Branch, batch: int) -> dict[str, tf.TensorSpec]:
 class TrainingModule(tf.Module):  # type: ignore[misc]
     """One branch, one batch size, one runtime: all that a device needs to train it.
 
-    `store` holds every variable by its name in checkpoints: the model's tensors, the optimiser's
-    slots and the accumulated gradient (a vector for each group), and the target network.
+    The state is the model's tensors, the optimiser's slots and the accumulated gradient (one of
+    each for every group), and the target network; `store` holds the variables that it is kept in.
 
     A batch can be taken in micro-batches, which need less memory: `accumulate` for each of them,
     then `step`. That is the full batch's step, but for layers that look at a batch as a whole:
@@ -92,42 +94,49 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
             )
             return lower(traced, used)
 
-        self.training_program = program(self.micro_batch, True)
-        self.batch_program = program(self.micro_batch, False)
-        self.single_program = program(1, False)
-        weights = branch.weights()
-        shapes = {name: value.shape for name, value in weights.items()}
-        self.model_names = tuple(weights)
-        self.groups = group(shapes, branch.shared_names, branch.local_names)
-        initial = {
-            **weights,
-            **{
-                g.slot(kind): tf.zeros([g.size])
-                for kind in (*branch.learning.optimizer.slots, ACCUMULATED)
-                for g in self.groups
-            },
-            STEP: tf.constant(0.0),
+        traced = program(self.micro_batch, True)
+        kernels = large_kernels(traced)
+        self.training_program = in_blocks(traced, kernels.values())
+        self.batch_program = in_blocks(program(self.micro_batch, False), kernels.values())
+        self.single_program = in_blocks(program(1, False), kernels.values())
+        model = dict(branch.weights())
+        self.storage = Storage(kernels)
+        self.model_variables = self.storage.variables(model)
+        self.trained_variables = self.storage.variables(branch.trainable_names)
+        held = self.storage.cut(model)
+        self.groups = group(
+            {name: tuple(value.shape) for name, value in held.items()},
+            self.storage.variables(branch.shared_names),
+            self.storage.variables(branch.local_names),
+        )
+        slots = {
+            g.slot(kind): tf.zeros(g.shape)
+            for kind in (*branch.learning.optimizer.slots, ACCUMULATED)
+            for g in self.groups
         }
+        state = {**model, **slots, STEP: tf.constant(0.0)}
         if isinstance(branch.learning, DoubleQ):
-            initial |= {TARGET + name: value for name, value in weights.items()}
+            self.storage = self.storage.beside(TARGET)
+            state |= {TARGET + name: value for name, value in model.items()}
+        self.state_shapes = {name: tuple(value.shape) for name, value in state.items()}
         self.store = {
             name: tf.Variable(value, name=f"v{i}")
-            for i, (name, value) in enumerate(initial.items())
+            for i, (name, value) in enumerate(self.storage.cut(state).items())
         }
 
     def signatures(self) -> dict[str, Signature]:
         inputs = training_inputs(self.branch, self.micro_batch)
         frame = tf.TensorSpec((1, *self.branch.input_shape), self.branch.input_dtype)
-        shared, everything = self.branch.shared_names, tuple(self.store)
+        shared = self.branch.shared_names
         found = {
             "infer": Signature(self.infer, {"x": frame}),
             "train": Signature(self.train, inputs),
             "accumulate": Signature(self.accumulate, inputs),
             "apply": Signature(self.apply, {}),
-            "get_shared": Signature(lambda: self.read(shared), {}),
+            "get_shared": Signature(lambda: self.tell(shared), {}),
             "set_shared": Signature(self.set, self._specs(shared)),
-            "get_state": Signature(lambda: self.read(everything), {}),
-            "set_state": Signature(self.set, self._specs(everything)),
+            "get_state": Signature(lambda: self.tell(self.state_shapes), {}),
+            "set_state": Signature(self.set, self._specs(self.state_shapes)),
         }
         if self.micro_batch < self.batch:
             found["step"] = Signature(self.step, {})
@@ -140,12 +149,12 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     # --- signatures -------------------------------------------------------------------------
 
     def infer(self, x: tf.Tensor) -> Tensors:
-        tape = run(self.single_program, self.read(self.model_names), x)
+        tape = run(self.single_program, self.read(self.model_variables), x)
         return {"output": tape[self.single_program.y]}
 
     def evaluate(self, x: tf.Tensor, y: tf.Tensor) -> Tensors:
         """Sums over the batch, so that batches add up; rows labelled -1 do not count."""
-        tape = run(self.batch_program, self.read(self.model_names), x)
+        tape = run(self.batch_program, self.read(self.model_variables), x)
         logits = tape[self.batch_program.logits()]
         losses, _ = self._loss(logits, y)
         answer = {"loss": tf.reduce_sum(losses)}
@@ -156,7 +165,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
 
     def train(self, **batch: tf.Tensor) -> Tensors:
         """One optimiser step on all trainable tensors, by the samples given and no others."""
-        theta = self.read(self.model_names)
+        theta = self.read(self.model_variables)
         loss, gradients = self._differentiate(theta, self.micro_batch, **batch)
         self._advance(theta, self.groups, gradients)
         return {"loss": loss}
@@ -167,7 +176,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         Of a micro-batch of m it is m/|B| times its mean gradient, so that all of them together
         add the mean gradient of the batch B.
         """
-        theta = self.read(self.model_names)
+        theta = self.read(self.model_variables)
         loss, gradients = self._differentiate(theta, self.batch, **batch)
         for g, gradient in zip(self.groups, gradients, strict=True):
             total = self.store[g.slot(ACCUMULATED)]
@@ -177,32 +186,40 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     def step(self) -> Tensors:
         """One optimiser step on all trainable tensors by dθ, and clears dθ."""
         totals = self._take_accumulated()
-        self._advance(self.read(self.branch.trainable_names), self.groups, totals)
+        self._advance(self.read(self.trained_variables), self.groups, totals)
         return {"step": self.store[STEP].read_value()}
 
     def apply(self) -> Tensors:
         """Steps θ_local by dθ_local, answers dθ_shared, and clears dθ."""
         totals = self._take_accumulated()
-        answer: Tensors = {}
+        shared: Tensors = {}
         for g, total in zip(self.groups, totals, strict=True):
             if g.shared:
-                answer |= g.cut(total)
+                shared |= g.cut(total)
         local = [(g, total) for g, total in zip(self.groups, totals, strict=True) if not g.shared]
         theta = self.read([name for g, _ in local for name in g.shapes])
         self._advance(theta, [g for g, _ in local], [total for _, total in local])
-        return answer
+        return self.storage.join(shared, self.branch.shared_names)
 
     def sync_target(self) -> Tensors:
         """θ⁻ ← θ."""
-        return self.set(**{TARGET + n: value for n, value in self.read(self.model_names).items()})
+        for name, value in self.read(self.model_variables).items():
+            self.store[TARGET + name].assign(value)
+        return {"step": self.store[STEP].read_value()}
 
     def set(self, **values: tf.Tensor) -> Tensors:
-        """Replaces variables; the answer is the number of optimiser steps taken so far."""
-        for name, value in values.items():
+        """Replaces tensors; the answer is the number of optimiser steps taken so far."""
+        for name, value in self.storage.cut(values).items():
             self.store[name].assign(value)
         return {"step": self.store[STEP].read_value()}
 
-    def read(self, names: Sequence[str], prefix: str = "") -> Tensors:
+    def tell(self, names: Iterable[str]) -> Tensors:
+        """Tensors, by name."""
+        names = tuple(names)
+        return self.storage.join(self.read(self.storage.variables(names)), names)
+
+    def read(self, names: Iterable[str], prefix: str = "") -> Tensors:
+        """Variables, by name without the prefix."""
         return {name: self.store[prefix + name].read_value() for name in names}
 
     # --- one step ---------------------------------------------------------------------------
@@ -219,7 +236,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
             tape = run(self.training_program, theta, batch["x"])
             losses, seed = self._loss(tape[self.training_program.logits()], batch["y"])
         seed = seed * (1.0 / divisor)
-        found = tape.gradients(tape.program.logits(), seed, self.branch.trainable_names)
+        found = tape.gradients(tape.program.logits(), seed, self.trained_variables)
         for name, value in tape.updates().items():
             self.store[name].assign(value)
         return tf.reduce_mean(losses), [g.join(found) for g in self.groups]
@@ -262,12 +279,12 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     ) -> tuple[Tape, tf.Tensor, tf.Tensor]:
         ahead, q_values = self.batch_program, self.batch_program.y
         online = run(ahead, theta, next_obs)[q_values]
-        delayed = run(ahead, self.read(self.model_names, TARGET), next_obs)[q_values]
+        delayed = run(ahead, self.read(self.model_variables, TARGET), next_obs)[q_values]
         target = double_q_target(reward, done, online, delayed, learning.discount)
         tape = run(self.training_program, theta, obs)
         q = tape[self.training_program.y]
         losses, seed = double_q_loss(q, action, target, learning.huber_delta)
         return tape, losses, seed
 
-    def _specs(self, names: Sequence[str]) -> dict[str, tf.TensorSpec]:
-        return {name: tf.TensorSpec(self.store[name].shape, tf.float32) for name in names}
+    def _specs(self, names: Iterable[str]) -> dict[str, tf.TensorSpec]:
+        return {name: tf.TensorSpec(self.state_shapes[name], tf.float32) for name in names}

@@ -38,7 +38,7 @@ class Taps:
     """The pixels under one kernel that a step of the computation takes care of.
 
     A tap's place is (row, column) within the kernel; an axis that is not taken has one tap at 0.
-    Between the steps pixels are rows of matrices, [batches, pixels, channels].
+    Between the steps pixels are the rows of one matrix, [1, pixels, channels].
 
     XNNPACK copies what it reshapes if that has several users. So tensors are reshaped where they
     have one: before they are laid side by side, and after they are cut.
@@ -48,44 +48,36 @@ class Taps:
     large: tuple[int, int]  # pixels before the step
     small: tuple[int, int]  # pixels that a window at each place sees
 
-    def collect(self, x: tf.Tensor, images: range, batches: int) -> tf.Tensor:
-        """[_, *large, c] → [batches, pixels, taps·c]: every pixel beside its neighbours."""
-        return _beside([_window(x, images, at, self.small) for at in self.places], batches)
+    def collect(self, x: tf.Tensor, images: range) -> tf.Tensor:
+        """[_, *large, c] → [1, pixels, taps·c]: every pixel beside its neighbours."""
+        return _beside([_window(x, images, at, self.small) for at in self.places])
 
     def uncollect(self, dy: tf.Tensor, n: int) -> tf.Tensor:
         """The transpose of `collect`: every part goes back to where it was, and is added up."""
-        batches, pixels, many = shape_of(dy)
+        _, pixels, many = shape_of(dy)
         c = many // len(self.places)
-        parts = (
-            tf.slice(dy, [0, 0, k * c], [batches, pixels, c]) for k in range(len(self.places))
-        )
-        if len(self.places) == 1:
-            parts = iter([dy])
+
+        def part(k: int) -> tf.Tensor:
+            return tf.slice(dy, [0, 0, k * c], [1, pixels, c]) if c < many else dy
+
         return sum_of(
-            self._unslice(tf.reshape(part, [n, *self.small, c]), at)
-            for part, at in zip(parts, self.places, strict=True)
+            self._unslice(tf.reshape(part(k), [n, *self.small, c]), at)
+            for k, at in enumerate(self.places)
         )
 
     def reduce(self, y: tf.Tensor, n: int) -> tf.Tensor:
-        """[batches, pixels, taps·o] → [n, *small, o]: the sum of what belongs together."""
+        """[1, pixels, taps·o] → [n, *small, o]: the sum of what belongs together."""
         o = shape_of(y)[-1] // len(self.places)
         if len(self.places) == 1:
             return tf.reshape(y, [n, *self.small, o])
-        if shape_of(y)[0] == n > 1 and self.large[1] == self.small[1]:
-            (height, width) = self.small
-            parts = [
-                tf.slice(y, [0, top * width, k * o], [n, height * width, o])
-                for k, (top, _) in enumerate(self.places)
-            ]
-            return tf.reshape(sum_of(parts), [n, *self.small, o])
         y = tf.reshape(y, [n, *self.large, len(self.places) * o])
         return sum_of(
             tf.slice(y, [0, *at, k * o], [n, *self.small, o]) for k, at in enumerate(self.places)
         )
 
     def unreduce(self, dy: tf.Tensor) -> tf.Tensor:
-        """The transpose of `reduce`, in one batch."""
-        return _beside([self._unslice(dy, at) for at in self.places], 1)
+        """The transpose of `reduce`."""
+        return _beside([self._unslice(dy, at) for at in self.places])
 
     def _unslice(self, part: tf.Tensor, at: Tap) -> tf.Tensor:
         (top, left), (height, width), (h, w) = at, self.large, self.small
@@ -116,12 +108,10 @@ def products(
     turned = tf.reshape(tf.transpose(kernel, [*order[cut:], *order[:cut]]), [1, many, k])
     parts = _parts(n, 4 * math.prod(between) * max(k, many), part_bytes)
     size = len(parts[0])
-    import os
-    per = size if gathered == "columns" and len(reduced.places) > 1 and os.environ.get("PER_IMAGE") else 1
 
     def forward() -> tf.Tensor:
         return _joined(
-            [reduced.reduce(product(collected.collect(x, p, per), weights), size) for p in parts]
+            [reduced.reduce(product(collected.collect(x, p), weights), size) for p in parts]
         )
 
     def input_gradient(dy: tf.Tensor) -> tf.Tensor:
@@ -138,7 +128,7 @@ def products(
             product(
                 # Cut in another way than for the forward pass: the converter must not take the
                 # one for the other, which would have to live until the backward pass.
-                collected.collect(_images(x, p), whole, 1),
+                collected.collect(_images(x, p), whole),
                 reduced.unreduce(_images(dy, p)),
                 transpose_a=True,
             )
@@ -200,9 +190,9 @@ def _window(x: tf.Tensor, images: range, at: Tap, size: tuple[int, int]) -> tf.T
     return tf.slice(x, [images.start, *at, 0], [len(images), *size, c])
 
 
-def _beside(parts: list[tf.Tensor], batches: int) -> tf.Tensor:
-    """Images side by side, as rows of matrices."""
-    rows = [tf.reshape(part, [batches, -1, shape_of(part)[-1]]) for part in parts]
+def _beside(parts: list[tf.Tensor]) -> tf.Tensor:
+    """Images side by side, as the rows of one matrix."""
+    rows = [tf.reshape(part, [1, -1, shape_of(part)[-1]]) for part in parts]
     return tf.concat(rows, -1) if len(rows) > 1 else rows[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ Rule = Callable[..., tuple[tf.Tensor, Pullbacks]]
 
 NO_GRADIENT: Pullbacks = ()
 _HUGE = 3e38  # nearly the largest float32
+_WIDEST = 5  # XNNPACK takes no CONCATENATION of more tensors
 
 
 def shape_of(tensor: Any) -> tuple[int, ...]:
@@ -37,6 +38,14 @@ def unbroadcast(gradient: tf.Tensor, like: Any) -> tf.Tensor:
 def sum_of(parts: Iterable[tf.Tensor]) -> tf.Tensor:
     """A chain of ADDs, which XNNPACK takes; it does not take ADD_N."""
     return functools.reduce(operator.add, parts)
+
+
+def concatenated(parts: Sequence[tf.Tensor], axis: int) -> tf.Tensor:
+    """A tree of CONCATENATIONs, none of which is too wide for XNNPACK."""
+    while len(parts) > 1:
+        runs = [parts[i : i + _WIDEST] for i in range(0, len(parts), _WIDEST)]
+        parts = [tf.concat(run, axis) if len(run) > 1 else run[0] for run in runs]
+    return parts[0]
 
 
 def nonzero(x: tf.Tensor) -> tf.Tensor:
