@@ -23,7 +23,8 @@ from toolkit.autodiff.program import Node, Program, Value
 
 LARGE = 2**16  # elements of a tensor that is not moved without need
 MATMUL = "BlockMatMul"
-_BLOCK = 2**18  # elements: smaller ones are no faster, and every one makes the file larger
+_BLOCK = 2**18  # elements, about: smaller ones are no faster, and every one makes the file larger
+_ALIGNED = 32  # rows: kernels take so many at once
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,15 @@ class Blocks:
 
     @property
     def rows(self) -> list[tuple[int, int]]:
-        """Of each block, its first row and how many it has; they differ by one at most."""
-        bounds = [self.shape[0] * i // self._count for i in range(self._count + 1)]
-        return [(start, end - start) for start, end in pairwise(bounds)]
+        """Of each block, its first row and how many it has."""
+        total, count = self.shape[0], self._count
+        inner = (total * i // count // _ALIGNED * _ALIGNED for i in range(1, count))
+        return [(start, end - start) for start, end in pairwise([0, *inner, total])]
 
     @property
     def _count(self) -> int:
-        return min(-(-self.shape[0] * self.shape[1] // _BLOCK), self.shape[0])
+        rows, columns = self.shape
+        return max(1, min(-(-rows * columns // _BLOCK), rows // _ALIGNED))
 
     def values(self, first: int, dtype: str) -> tuple[Value, ...]:
         """What stands for the blocks in a program, numbered from `first`."""
@@ -67,10 +70,11 @@ class Blocks:
 
 def large_kernels(program: Program) -> dict[str, Blocks]:
     """The kernels of more than one block that are read by products only, by name."""
+    kernels = {n: Blocks(n, v.shape) for n, v in program.parameters.items() if len(v.shape) == 2}
     return {
-        name: Blocks(name, value.shape)
-        for name, value in program.parameters.items()
-        if value.size > _BLOCK and _is_kernel(program, value)
+        name: kernel
+        for name, kernel in kernels.items()
+        if len(kernel.names) > 1 and _is_kernel(program, program.parameters[name])
     }
 
 

@@ -25,6 +25,7 @@ def test_groups_partition_the_tensors(
         assert {name[0] for name in g.shapes} == ({"s"} if g.shared else {"l"})
         large = [name for name in g.shapes if math.prod(shapes[name]) >= LARGE]
         assert not large or len(g.shapes) == 1, "a large tensor is alone"
+        assert g.shape == (shapes[next(iter(g.shapes))] if len(g.shapes) == 1 else (g.size,))
     assert [g.number for g in groups] == list(range(len(groups)))
 
 
