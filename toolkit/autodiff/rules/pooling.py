@@ -81,15 +81,17 @@ def _to_windows(
 def _to_first_maxima(pixels: Iterable[tf.Tensor], y: tf.Tensor, dy: tf.Tensor) -> list[tf.Tensor]:
     """Visits the pixels of all windows in order; each window gives its gradient away once.
 
-    y ≥ pixel, and where they are equal nothing is left for the later ones.
+    y ≥ pixel, and where they are equal nothing is left for the later ones. What is left for the
+    last one is its own, since one of them is the maximum.
     """
     gradients = []
     left = dy
+    *pixels, _ = pixels
     for pixel in pixels:
         still_left = left * nonzero(y - pixel)
         gradients.append(left - still_left)
         left = still_left
-    return gradients
+    return [*gradients, left]
 
 
 def average_pool(node: Node, x: tf.Tensor) -> Result:
