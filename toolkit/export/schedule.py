@@ -1,15 +1,16 @@
 """Orders operations so that few bytes are alive at any time.
 
-Greedy list scheduling, from the end backwards: among the operations whose users are all placed,
-take the one that leaves the least alive before it. Going backwards, an operation's outputs end
-(they are not alive before it) and its inputs begin.
+List scheduling, from the end backwards: of the operations whose users are all placed, take the
+best, until none is left. Going backwards, an operation's outputs end (they are not alive before it)
+and its inputs begin. What is best is a guess, so two guesses are tried, and the order in which
+fewer bytes are alive at once is kept.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -27,34 +28,100 @@ class Task:
 
 def schedule(tasks: Sequence[Task], sizes: Sequence[int]) -> list[int]:
     """An order of the tasks that respects data, variables and `first`."""
-    before = _dependencies(tasks)
-    waiting = [0] * len(tasks)  # users that are not placed yet
-    for needed in before:
-        for task in needed:
-            waiting[task] += 1
-    body = _owners(tasks)
-    ready = {i for i, users in enumerate(waiting) if users == 0}
-    alive: set[int] = set()
-    backwards: list[int] = []
-    while ready:
-        chosen = min(ready, key=lambda i: (_cost(tasks[i], body, alive, sizes), -i))
-        ready.remove(chosen)
-        backwards.append(chosen)
-        if not tasks[chosen].in_place:
-            alive.difference_update(tasks[chosen].outputs)
-        alive.update(body[tensor] for tensor in tasks[chosen].inputs)
-        for earlier in before[chosen]:
+    graph = _Graph(tasks, sizes)
+    orders = (_backwards(graph, guess)[::-1] for guess in (_fewest_bytes, _finish_what_began))
+    return min(orders, key=lambda order: most_alive(tasks, sizes, order))
+
+
+def most_alive(tasks: Sequence[Task], sizes: Sequence[int], order: Sequence[int]) -> int:
+    """Most bytes that are alive at once while the tasks run in that order."""
+    graph = _Graph(tasks, sizes)
+    last = {tensor: task for task in order for tensor in graph.inputs[task]}
+    alive = most = 0
+    for task in order:
+        alive += sum(sizes[tensor] for tensor in graph.outputs[task])
+        most = max(most, alive)
+        alive -= sum(sizes[t] for t in graph.inputs[task] if last[t] == task)
+    return most
+
+
+class _Graph:
+    """The tasks by the memory that they use: reshapes are views, and make nothing."""
+
+    def __init__(self, tasks: Sequence[Task], sizes: Sequence[int]) -> None:
+        body = _owners(tasks)
+        self.sizes = sizes
+        self.before = _dependencies(tasks)
+        self.inputs = [{body[tensor] for tensor in task.inputs} for task in tasks]
+        self.views = [task.in_place for task in tasks]
+        self.outputs = [() if task.in_place else task.outputs for task in tasks]
+        self.touched = [
+            {*read, *(body[tensor] for tensor in task.outputs)}
+            for read, task in zip(self.inputs, tasks, strict=True)
+        ]
+
+
+@dataclass
+class _Moment:
+    """Where the walk backwards stands."""
+
+    ready: set[int]  # tasks that can be placed
+    begun: dict[int, int]  # the tensors that are alive, and since how many tasks
+    users: dict[int, set[int]]  # of each tensor, those that are not placed; views are none
+
+    def cost(self, graph: _Graph, task: int) -> int:
+        """How many more bytes are alive before the task than after it."""
+        begins = sum(graph.sizes[t] for t in graph.inputs[task] if t not in self.begun)
+        return begins - sum(graph.sizes[t] for t in graph.outputs[task] if t in self.begun)
+
+    def waiting(self, graph: _Graph, task: int) -> int:
+        """Bytes that the task begins and that have users which cannot be placed yet."""
+        new = (t for t in graph.inputs[task] if t not in self.begun)
+        return sum(graph.sizes[t] for t in new if not self.users[t] - {task} <= self.ready)
+
+
+_Guess = Callable[[_Graph, _Moment, int], tuple[int, ...]]
+
+
+def _fewest_bytes(graph: _Graph, moment: _Moment, task: int) -> tuple[int, ...]:
+    return moment.cost(graph, task), -task
+
+
+def _finish_what_began(graph: _Graph, moment: _Moment, task: int) -> tuple[int, ...]:
+    """What costs nothing; then what goes on with the youngest tensor, so that one part of a batch
+    is done before the next, and begins nothing that has to wait."""
+    cost, waiting = moment.cost(graph, task), moment.waiting(graph, task)
+    if cost + waiting <= 0:
+        return 0, cost, -task
+    age = max((moment.begun.get(t, -1) for t in graph.touched[task]), default=-1)
+    return 1, waiting > 0, -age, cost, -task
+
+
+def _backwards(graph: _Graph, guess: _Guess) -> list[int]:
+    waiting = [0] * len(graph.before)  # users that are not placed yet
+    users: dict[int, set[int]] = defaultdict(set)
+    for task, needed in enumerate(graph.before):
+        for earlier in needed:
+            waiting[earlier] += 1
+        for tensor in graph.inputs[task]:
+            if not graph.views[task]:
+                users[tensor].add(task)
+    moment = _Moment({i for i, count in enumerate(waiting) if count == 0}, {}, users)
+    placed: list[int] = []
+    while moment.ready:
+        chosen = min(moment.ready, key=lambda task: guess(graph, moment, task))
+        moment.ready.remove(chosen)
+        placed.append(chosen)
+        for tensor in graph.outputs[chosen]:
+            moment.begun.pop(tensor, None)
+        for tensor in graph.inputs[chosen]:
+            moment.begun.setdefault(tensor, len(placed))
+            users[tensor].discard(chosen)
+        for earlier in graph.before[chosen]:
             waiting[earlier] -= 1
             if waiting[earlier] == 0:
-                ready.add(earlier)
-    return backwards[::-1]
-
-
-def _cost(task: Task, body: dict[int, int], alive: set[int], sizes: Sequence[int]) -> int:
-    """How many more bytes are alive before the task than after it."""
-    begun = {body[t] for t in task.inputs} - alive
-    ended = () if task.in_place else task.outputs
-    return sum(sizes[t] for t in begun) - sum(sizes[t] for t in ended if t in alive)
+                moment.ready.add(earlier)
+    return placed
 
 
 def _owners(tasks: Sequence[Task]) -> dict[int, int]:

@@ -24,13 +24,15 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from toolkit.autodiff.rules.rule import Pullback, product, shape_of, sum_of
+from toolkit.autodiff.rules.rule import Pullback, concatenated, product, shape_of, sum_of
 
 Dilation = tuple[int, int]
 Gradients = tuple[Pullback, Pullback]
 # (x, kernel, dilation, bytes of a part) → (y, gradients of x and of the kernel)
 Formulation = Callable[[tf.Tensor, tf.Tensor, Dilation, int], tuple[tf.Tensor, Gradients]]
 Tap = tuple[int, int]
+
+_WHOLE = 4 * 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -110,16 +112,17 @@ def products(
     size = len(parts[0])
 
     def forward() -> tf.Tensor:
-        return _joined(
-            [reduced.reduce(product(collected.collect(x, p), weights), size) for p in parts]
+        return concatenated(
+            [reduced.reduce(product(collected.collect(x, p), weights), size) for p in parts], 0
         )
 
     def input_gradient(dy: tf.Tensor) -> tf.Tensor:
-        return _joined(
+        return concatenated(
             [
                 collected.uncollect(product(reduced.unreduce(_images(dy, p)), turned), size)
                 for p in parts
-            ]
+            ],
+            0,
         )
 
     def kernel_gradient(dy: tf.Tensor) -> tf.Tensor:
@@ -166,12 +169,12 @@ FORMULATIONS: dict[str, Formulation] = {
 def _parts(batch: int, example_bytes: int, part_bytes: int) -> list[range]:
     """Equal parts of a batch: as few as possible, and the cache holds each.
 
-    A batch that is not twice as large stays whole.
+    A batch that is not twice as large stays whole, up to `_WHOLE`.
     """
     fits = (
         k for k in range(1, batch) if batch % k == 0 and batch // k * example_bytes <= part_bytes
     )
-    whole = batch * example_bytes <= 2 * part_bytes
+    whole = batch * example_bytes <= min(2 * part_bytes, _WHOLE)
     size = batch if whole else batch // next(fits, batch)
     return [range(start, start + size) for start in range(0, batch, size)]
 
@@ -194,10 +197,6 @@ def _beside(parts: list[tf.Tensor]) -> tf.Tensor:
     """Images side by side, as the rows of one matrix."""
     rows = [tf.reshape(part, [1, -1, shape_of(part)[-1]]) for part in parts]
     return tf.concat(rows, -1) if len(rows) > 1 else rows[0]
-
-
-def _joined(parts: list[tf.Tensor]) -> tf.Tensor:
-    return tf.concat(parts, 0) if len(parts) > 1 else parts[0]
 
 
 def _places(high: int, wide: int, dilation: Dilation) -> tuple[Tap, ...]:
