@@ -36,12 +36,13 @@ def schedule(tasks: Sequence[Task], sizes: Sequence[int]) -> list[int]:
 def most_alive(tasks: Sequence[Task], sizes: Sequence[int], order: Sequence[int]) -> int:
     """Most bytes that are alive at once while the tasks run in that order."""
     graph = _Graph(tasks, sizes)
-    last = {tensor: task for task in order for tensor in graph.inputs[task]}
+    made = {tensor for outputs in graph.outputs for tensor in outputs}
+    last = {tensor: task for task in order for tensor in graph.inputs[task] & made}
     alive = most = 0
     for task in order:
         alive += sum(sizes[tensor] for tensor in graph.outputs[task])
         most = max(most, alive)
-        alive -= sum(sizes[t] for t in graph.inputs[task] if last[t] == task)
+        alive -= sum(sizes[t] for t in graph.inputs[task] & made if last[t] == task)
     return most
 
 

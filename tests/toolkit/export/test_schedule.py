@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.export.schedule import Task, schedule
+from toolkit.export.schedule import Task, most_alive, schedule
 
 EXTERNAL = 3  # tensors 0..2 are there from the start
 VARIABLES = 3
@@ -160,6 +160,33 @@ def test_a_backward_pass_makes_its_masks_when_it_needs_them():
     # Six activations, the first gradient, and all six masks or only the one that is needed now.
     assert peak(tasks, range(len(tasks)), sizes) == (6 + 6 + 1) * size
     assert peak(tasks, schedule(tasks, sizes), sizes) == (6 + 1 + 1) * size
+
+
+def test_one_part_of_a_batch_is_done_before_the_next():
+    """dy → spread_p, which both gradients of part p need: dx_p of it alone, dk_p with some of x.
+
+    The bytes alone do not tell that dk_p had better follow dx_p: it begins more than it ends.
+    """
+    x, dy, count = 0, 1, 8
+    made = itertools.count(2)
+    tasks, dxs, dks = [], [], []
+    for _ in range(count):
+        spread, wide, dx, some, dk = (next(made) for _ in range(5))
+        tasks += [
+            Task(inputs=(dy,), outputs=(spread,)),
+            Task(inputs=(spread,), outputs=(wide,)),
+            Task(inputs=(wide,), outputs=(dx,)),
+            Task(inputs=(x,), outputs=(some,)),
+            Task(inputs=(some, spread), outputs=(dk,)),
+        ]
+        dxs.append(dx)
+        dks.append(dk)
+    whole, total = next(made), next(made)
+    tasks += [Task(inputs=tuple(dxs), outputs=(whole,)), Task(inputs=tuple(dks), outputs=(total,))]
+    sizes = [0, 0, *[30, 30, 10, 30, 1] * count, 10 * count, 1]
+    # The whole dx beside its eight parts; or seven parts, dk's, and three times 30 of the eighth.
+    assert peak(tasks, schedule(tasks, sizes), sizes) <= 2 * 10 * count + count
+    assert most_alive(tasks, sizes, range(len(tasks))) == peak(tasks, range(len(tasks)), sizes)
 
 
 @pytest.mark.parametrize("tasks", [[], [Task(inputs=(), outputs=())]])
