@@ -34,7 +34,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install CPython 3.11, or say make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo 'setting up $(VENV) from requirements.lock; this takes a minute or two'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
