@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+# The tests start hundreds of processes: what one of them compiles, the others load.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check format lock clean mosquitto pi docs docs-links
 
@@ -34,7 +36,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install CPython 3.11, or say make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo 'setting up $(VENV) from requirements.lock; this takes a minute or two'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
