@@ -60,6 +60,16 @@ def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path):
     assert [path.name for path in (tmp_path / "build").iterdir()] == ["weak"]
 
 
+def test_a_script_gets_the_manifest_and_nothing_else(tmp_path: Path):
+    ran = really(
+        "--quiet", "export", "--profile", "weak", "--task", "digits", "--json", cwd=tmp_path
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    told = json.loads(ran.stdout)
+    assert told.pop("bundle") == "build/weak"
+    assert told == open_bundle(tmp_path / "build" / "weak").manifest
+
+
 def test_profiles_as_json_hold_every_key(toolkit: Toolkit):
     ran = toolkit("profiles", "--json")
     assert (ran.code, ran.err) == (0, "")
