@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from broker.slice import canonical
-from broker.wire import Array, Envelope, WireError, decode, encode
+from broker.protocol.slice import canonical
+from broker.protocol.wire import Array, Envelope, WireError, decode, encode
 
 _LIMIT = 2**40  # bytes; the files are our own
 _CHECKSUM = "crc32"

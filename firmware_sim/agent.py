@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from broker.channel import Broken, Channel, Message
-from broker.counters import to_text
+from broker.aggregator.counters import to_text
 from broker.log import Log
-from broker.messages import DeviceState, Reason, Shared, Update, from_bytes, to_bytes
-from broker.quantisation import widened
-from broker.slice import Slice
-from broker.topics import Topics
-from broker.transport import Connected, Disconnected
-from broker.wire import WireError
+from broker.protocol.messages import DeviceState, Reason, Shared, Update, from_bytes, to_bytes
+from broker.protocol.quantisation import widened
+from broker.protocol.slice import Slice
+from broker.protocol.topics import Topics
+from broker.protocol.wire import WireError
+from broker.transport.channel import Broken, Channel, Message
+from broker.transport.transport import Connected, Disconnected
 from firmware_sim.checkpoint import Checkpoint, Residual
 from firmware_sim.compression import Compression
 from firmware_sim.fleet_view import FleetView

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from broker.durable import read_sealed, write_sealed
-from broker.slice import Tensors
-from broker.wire import Array, WireError, below
+from broker.protocol.slice import Tensors
+from broker.protocol.wire import Array, WireError, below
 
 FILE = "checkpoint.safetensors"
 FORMAT = 2

@@ -17,9 +17,9 @@ import hashlib
 
 import numpy as np
 
-from broker.quantisation import NotQuantisable, decode_tensors, encode_tensors
-from broker.slice import Tensors
-from broker.wire import Array
+from broker.protocol.quantisation import NotQuantisable, decode_tensors, encode_tensors
+from broker.protocol.slice import Tensors
+from broker.protocol.wire import Array
 from firmware_sim.checkpoint import Residual
 from firmware_sim.rounds import Diverged
 

@@ -24,20 +24,20 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from broker.connecting import (
+from broker.durable import claim
+from broker.log import Log
+from broker.protocol.messages import DeviceState, to_bytes
+from broker.protocol.slice import SharedTensor, Slice
+from broker.protocol.topics import NameRefused, Topics, check_name
+from broker.systemd import Watchdog
+from broker.transport.options import (
     add_link_options,
     add_simulation_options,
     open_channel,
     part_bytes_within,
     simulated_link,
 )
-from broker.durable import claim
-from broker.log import Log
-from broker.messages import DeviceState, to_bytes
-from broker.slice import SharedTensor, Slice
-from broker.systemd import Watchdog
-from broker.topics import NameRefused, Topics, check_name
-from broker.transport import TransportError, Will, parse_address
+from broker.transport.transport import TransportError, Will, parse_address
 from firmware_sim.agent import Agent, FleetRefused
 from firmware_sim.bundle import MANIFEST, Bundle, BundleError, open_bundle
 from firmware_sim.checkpoint import CheckpointError, Checkpoints, Residual

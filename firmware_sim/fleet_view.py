@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.messages import AggregatorState, Shared, Verdict, from_bytes
-from broker.topics import Topics
+from broker.protocol.messages import AggregatorState, Shared, Verdict, from_bytes
+from broker.protocol.topics import Topics
 
 _RUNS = 2  # θ_shared is kept of the aggregator's run and of one that may become it
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from broker.slice import Slice, Tensors
-from broker.wire import below
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.wire import below
 from firmware_sim.runtime import Array, Model
 from firmware_sim.tasks import Task
 

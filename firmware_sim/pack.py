@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from broker.durable import sync_folder
-from broker.topics import NameRefused, check_name
-from broker.transport import TransportError, parse_address
+from broker.protocol.topics import NameRefused, check_name
+from broker.transport.transport import TransportError, parse_address
 from firmware_sim.bundle import FILES, MANIFEST, MODEL
 from firmware_sim.ed25519 import KEY_BYTES, SIGNATURE_BYTES, is_signed
 

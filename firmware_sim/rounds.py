@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from broker.log import Log
-from broker.slice import Tensors
+from broker.protocol.slice import Tensors
 from firmware_sim.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.learner import Learner
 

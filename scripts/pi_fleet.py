@@ -20,8 +20,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from broker.mosquitto_process import Mosquitto, free_port
-from broker.wire import below
+from broker.brokers.mosquitto_process import Mosquitto, free_port
+from broker.protocol.wire import below
 from firmware_sim.bundle import open_bundle
 from firmware_sim.checkpoint import Checkpoints
 from firmware_sim.device import shared_slice

@@ -65,7 +65,7 @@ def test_profiles_load_nothing_else_of_ours():
 
 def test_the_broker_and_the_device_never_load_tensorflow():
     names = [*modules("broker"), *modules("firmware_sim")]
-    assert {"broker.slice", "firmware_sim.runtime", "firmware_sim.device"} <= set(names)
+    assert {"broker.protocol.slice", "firmware_sim.runtime", "firmware_sim.device"} <= set(names)
     loaded = loaded_by(*names)
     assert loaded & HEAVY == set()
     assert "toolkit" not in loaded

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from broker.topics import AGGREGATOR
+from broker.protocol.topics import AGGREGATOR
 from firmware_sim.bundle import FILES, MANIFEST, open_bundle
 from firmware_sim.device import arguments as device_arguments
 from firmware_sim.device import profile_of

@@ -22,7 +22,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from broker.durable import read_sealed
-from broker.wire import WireError, below
+from broker.protocol.wire import WireError, below
 from firmware_sim.bundle import FILES, INFER, MANIFEST, MODEL, SLICE, Bundle, digest, open_bundle
 from firmware_sim.checkpoint import FILE, CheckpointError, Checkpoints
 from firmware_sim.runtime import Array, Model, choose_runtime, installed_runtimes

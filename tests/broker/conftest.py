@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.embedded import EmbeddedBroker
-from broker.mosquitto_process import Mosquitto
+from broker.brokers.embedded import EmbeddedBroker
+from broker.brokers.mosquitto_process import Mosquitto
 
 
 @pytest.fixture

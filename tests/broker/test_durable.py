@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.durable import read_sealed, write_file, write_sealed
-from broker.wire import WireError, decode, encode
+from broker.protocol.wire import WireError, decode, encode
 
 FIELDS = {"round": 7, "owner": {"device": "pi-1"}, "note": "θ"}
 TENSORS = {

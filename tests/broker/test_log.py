@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from time import sleep
 
 from broker.log import PROGRESS_SECONDS, Log
-from broker.messages import Reason
+from broker.protocol.messages import Reason
 
 
 class Terminal(io.StringIO):

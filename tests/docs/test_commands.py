@@ -12,7 +12,7 @@ import pytest
 import typer
 import typer.main
 
-from broker import aggregator
+from broker.aggregator.__main__ import __main__ as aggregator
 from firmware_sim import device
 from toolkit.cli import app
 

@@ -9,12 +9,12 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from broker.counters import Counters
-from broker.merge import MERGES
-from broker.messages import Message, Reason, Update
-from broker.quantisation import ENCODINGS
-from broker.topics import ROOT as TOPIC_ROOT
-from broker.topics import Topics
+from broker.aggregator.counters import Counters
+from broker.merging.merge import MERGES
+from broker.protocol.messages import Message, Reason, Update
+from broker.protocol.quantisation import ENCODINGS
+from broker.protocol.topics import ROOT as TOPIC_ROOT
+from broker.protocol.topics import Topics
 from firmware_sim.agent import _GO_ON
 from profiles import Profile, load_profile, profile_names
 

@@ -61,7 +61,7 @@ def test_a_drawing_can_be_read_in_light_and_in_dark(drawing):
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "broker/mosquitto/README.md"]
+    ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "broker/brokers/mosquitto/README.md"]
     + [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("examples/*/README.md"))],
 )
 def test_links_of_pages_outside_the_site_lead_somewhere(page):

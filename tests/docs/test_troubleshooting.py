@@ -13,7 +13,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 PACKAGES = ("broker", "firmware_sim", "profiles", "toolkit")
-LISTS = ("toolkit/terminal.py", "firmware_sim/device.py", "broker/aggregator.py")  # USER_ERRORS
+LISTS = (
+    "toolkit/terminal.py",
+    "firmware_sim/device.py",
+    "broker/aggregator/__main__.py",
+)  # USER_ERRORS
 # Beside USER_ERRORS: what devices are told, why a link failed, and options that are wrong. The
 # number is the place of the sentence among the arguments.
 ALSO = {"Refused": 1, "Disconnected": 0, "TuneError": 0, "ArgumentTypeError": 0, "BadParameter": 0}
@@ -168,7 +172,7 @@ def messages() -> dict[str, str]:
                 if re.search(r"[a-z]{2}", sentence):  # some only pass on what another has said
                     found.setdefault(sentence, where)
     for sentence in _refused_logins():
-        found[sentence] = "broker/mqtt_link.py: _FINAL"
+        found[sentence] = "broker/transport/mqtt_link.py: _FINAL"
     return found
 
 
@@ -178,7 +182,7 @@ def _refused_logins() -> list[str]:
         match node:
             case ast.Assign(targets=[ast.Name(id="_FINAL")], value=ast.Dict(values=values)):
                 return [re.sub(r"\{.*?\}", HOLE, ast.literal_eval(value)) for value in values]
-    raise AssertionError("broker/mqtt_link.py has no table _FINAL.")
+    raise AssertionError("broker/transport/mqtt_link.py has no table _FINAL.")
 
 
 def _in_error(source: Module, call: ast.Call) -> bool:

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.channel import Channel
-from broker.contract import Contract
-from broker.coordinator import MAX_DEVICES, Entry, Settings, State
-from broker.counters import from_text
+from broker.aggregator.contract import Contract
+from broker.aggregator.counters import from_text
+from broker.aggregator.service import Aggregator, announcement
+from broker.aggregator.slice_file import read_slice
+from broker.aggregator.store import Identity, Store
 from broker.log import Log
-from broker.memory import MemoryBroker, MemoryTransport
-from broker.merge import MergeRule
-from broker.messages import (
+from broker.merging.coordinator import MAX_DEVICES, Entry, Settings, State
+from broker.merging.merge import MergeRule
+from broker.merging.optimizers import SGD, Delta
+from broker.protocol.messages import (
     AggregatorState,
     DeviceState,
     Shared,
@@ -30,14 +32,12 @@ from broker.messages import (
     from_bytes,
     to_bytes,
 )
-from broker.optimizers import SGD, Delta
-from broker.quantisation import decode_tensors
-from broker.service import Aggregator, announcement
-from broker.slice import SharedTensor, Slice, Tensors
-from broker.slice_file import read_slice
-from broker.store import Identity, Store
-from broker.topics import Topics
-from broker.transport import Event, Packet, Will
+from broker.protocol.quantisation import decode_tensors
+from broker.protocol.slice import SharedTensor, Slice, Tensors
+from broker.protocol.topics import Topics
+from broker.transport.channel import Channel
+from broker.transport.in_memory import MemoryBroker, MemoryTransport
+from broker.transport.transport import Event, Packet, Will
 from firmware_sim.agent import Agent, FleetRefused
 from firmware_sim.bundle import Bundle
 from firmware_sim.checkpoint import Checkpoint, Checkpoints, Residual

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from broker.aggregator.store import SNAPSHOT
 from broker.durable import read_sealed, write_sealed
-from broker.store import SNAPSHOT
 from firmware_sim.checkpoint import (
     FILE,
     FORMAT,

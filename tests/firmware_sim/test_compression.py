@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from broker.quantisation import decode_tensors
-from broker.slice import Tensors
+from broker.protocol.quantisation import decode_tensors
+from broker.protocol.slice import Tensors
 from firmware_sim.checkpoint import Residual
 from firmware_sim.compression import Compression
 from firmware_sim.rounds import Diverged

@@ -16,19 +16,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.channel import Channel
-from broker.contract import Contract
-from broker.coordinator import Settings, State
+from broker.aggregator.contract import Contract
+from broker.aggregator.service import Aggregator
+from broker.aggregator.slice_file import read_slice
+from broker.aggregator.store import Identity, Store
 from broker.log import Log
-from broker.memory import MemoryBroker, MemoryTransport
-from broker.merge import MergeRule
-from broker.optimizers import Delta
-from broker.service import Aggregator
-from broker.shaped import ShapedTransport
-from broker.slice import Slice, Tensors
-from broker.slice_file import read_slice
-from broker.store import Identity, Store
-from broker.topics import Topics
+from broker.merging.coordinator import Settings, State
+from broker.merging.merge import MergeRule
+from broker.merging.optimizers import Delta
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.topics import Topics
+from broker.transport.channel import Channel
+from broker.transport.in_memory import MemoryBroker, MemoryTransport
+from broker.transport.simulated_link import ShapedTransport
 from firmware_sim.agent import Agent
 from firmware_sim.checkpoint import Checkpoints
 from firmware_sim.rounds import Plan, Rounds

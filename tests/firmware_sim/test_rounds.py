@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from broker.log import Log
-from broker.slice import Tensors
+from broker.protocol.slice import Tensors
 from firmware_sim.bundle import Bundle
 from firmware_sim.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.device import shared_slice

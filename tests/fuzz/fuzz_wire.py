@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from broker.contract import Contract
-from broker.messages import (
+from broker.aggregator.contract import Contract
+from broker.protocol.messages import (
     AggregatorState,
     DeviceState,
     Refused,
@@ -34,9 +34,9 @@ from broker.messages import (
     from_bytes,
     to_bytes,
 )
-from broker.parts import Assembler
-from broker.quantisation import PACKED, encode_tensors
-from broker.wire import WireError, decode
+from broker.protocol.parts import Assembler
+from broker.protocol.quantisation import PACKED, encode_tensors
+from broker.protocol.wire import WireError, decode
 
 GOLDEN = Path(__file__).parent.parent / "broker" / "golden"
 LIMIT = 2**16  # bytes of a message

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from broker.messages import Refused
-from broker.wire import WireError, decode
+from broker.protocol.messages import Refused
+from broker.protocol.wire import WireError, decode
 
 SCRIPT = Path(__file__).with_name("fuzz_wire.py")
 

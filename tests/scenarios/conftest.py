@@ -28,16 +28,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from broker.channel import Channel
+from broker.aggregator.slice_file import read_slice
+from broker.brokers.mosquitto_process import Mosquitto
 from broker.log import Log
-from broker.messages import DeviceState, Update, Verdict, from_bytes, to_bytes
-from broker.mosquitto_process import Mosquitto
-from broker.mqtt import MqttTransport
-from broker.quantisation import PACKED, decode_tensors
-from broker.slice import Slice, Tensors
-from broker.slice_file import read_slice
-from broker.topics import ROOT, Topics
-from broker.transport import Address, Connected, Packet, Will, matches
+from broker.protocol.messages import DeviceState, Update, Verdict, from_bytes, to_bytes
+from broker.protocol.quantisation import PACKED, decode_tensors
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.topics import ROOT, Topics
+from broker.transport.channel import Channel
+from broker.transport.mqtt import MqttTransport
+from broker.transport.transport import Address, Connected, Packet, Will, matches
 from firmware_sim.agent import Agent
 from firmware_sim.bundle import Bundle, open_bundle
 from firmware_sim.checkpoint import Checkpoint, Checkpoints

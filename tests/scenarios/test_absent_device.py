@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from broker.counters import from_text
-from broker.messages import DeviceState, Reason, Shared, Update, Verdict
-from broker.slice import Slice, Tensors
-from broker.slice_file import read_slice
-from broker.topics import Topics
+from broker.aggregator.counters import from_text
+from broker.aggregator.slice_file import read_slice
+from broker.protocol.messages import DeviceState, Reason, Shared, Update, Verdict
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.topics import Topics
 from firmware_sim.bundle import SLICE, Bundle
 from firmware_sim.device import shared_slice
 

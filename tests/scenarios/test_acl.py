@@ -22,8 +22,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from broker.mosquitto_process import Mosquitto
-from broker.topics import Topics
+from broker.brokers.mosquitto_process import Mosquitto
+from broker.protocol.topics import Topics
 from toolkit.provisioning.fleet import Provisioned, provision, remove, rotate
 from toolkit.provisioning.mosquitto_files import hash_password
 

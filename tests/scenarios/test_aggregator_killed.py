@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from broker.messages import AggregatorState, Reason, Shared, Update, Verdict, from_bytes
-from broker.slice import Slice, Tensors
-from broker.topics import Topics
+from broker.protocol.messages import AggregatorState, Reason, Shared, Update, Verdict, from_bytes
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.topics import Topics
 
 LONGEST_LIFE = 0.4  # seconds after the start is logged
 SAMPLES = {"one": 10, "two": 25, "three": 40}

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.counters import from_text
-from broker.messages import (
+from broker.aggregator.counters import from_text
+from broker.protocol.messages import (
     SMALL,
     DeviceState,
     Reason,
@@ -27,10 +27,10 @@ from broker.messages import (
     Verdict,
     to_bytes,
 )
-from broker.mqtt import MqttTransport
-from broker.slice import Slice, Tensors
-from broker.topics import Topics
-from broker.wire import HEADER_LIMIT, encode
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.topics import Topics
+from broker.protocol.wire import HEADER_LIMIT, encode
+from broker.transport.mqtt import MqttTransport
 from firmware_sim.agent import FleetRefused
 
 PATIENCE = 30.0  # seconds

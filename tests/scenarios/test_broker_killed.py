@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from broker.messages import AggregatorState, Reason, Shared, Update
-from broker.mosquitto_process import Mosquitto
-from broker.slice import Tensors
-from broker.topics import Topics
+from broker.brokers.mosquitto_process import Mosquitto
+from broker.protocol.messages import AggregatorState, Reason, Shared, Update
+from broker.protocol.slice import Tensors
+from broker.protocol.topics import Topics
 
 DEVICES = ("early", "two", "three")
 KILLS = 3

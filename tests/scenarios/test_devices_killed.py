@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from broker.messages import DeviceState, Shared, Update, Verdict
-from broker.slice import Tensors
-from broker.slice_file import read_slice
-from broker.topics import Topics
+from broker.aggregator.slice_file import read_slice
+from broker.protocol.messages import DeviceState, Shared, Update, Verdict
+from broker.protocol.slice import Tensors
+from broker.protocol.topics import Topics
 from firmware_sim.bundle import MODEL, SLICE, Bundle
 from firmware_sim.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.device import INTERRUPTED, shared_slice

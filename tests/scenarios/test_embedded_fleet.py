@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.mosquitto_process import free_port
-from broker.transport import Address
-from broker.wire import below
+from broker.brokers.mosquitto_process import free_port
+from broker.protocol.wire import below
+from broker.transport.transport import Address
 from firmware_sim.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.xdist_group("fleet")

@@ -21,7 +21,7 @@ from typing import Any
 import onnx
 import pytest
 
-from broker.mosquitto_process import Mosquitto, free_port
+from broker.brokers.mosquitto_process import Mosquitto, free_port
 
 AGGREGATOR, DEVICE = "broker.aggregator", "firmware_sim.device"
 PASSWORD = "geheim-4711"

@@ -19,9 +19,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from broker.messages import Shared, Update
-from broker.slice import Tensors
-from broker.topics import Topics
+from broker.protocol.messages import Shared, Update
+from broker.protocol.slice import Tensors
+from broker.protocol.topics import Topics
 from firmware_sim.bundle import MODEL, SLICE, Bundle
 from firmware_sim.checkpoint import Checkpoints
 

@@ -19,14 +19,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from broker.channel import Channel, Message
-from broker.messages import Shared, Update, from_bytes
-from broker.mosquitto_process import Mosquitto
-from broker.mqtt import MqttTransport
-from broker.slice import Tensors
-from broker.slice_file import read_slice
-from broker.topics import Topics
-from broker.transport import Address, packet_bytes
+from broker.aggregator.slice_file import read_slice
+from broker.brokers.mosquitto_process import Mosquitto
+from broker.protocol.messages import Shared, Update, from_bytes
+from broker.protocol.slice import Tensors
+from broker.protocol.topics import Topics
+from broker.transport.channel import Channel, Message
+from broker.transport.mqtt import MqttTransport
+from broker.transport.transport import Address, packet_bytes
 
 LARGEST_PACKET = 1_000_000  # bytes
 ROUNDS = 3

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from broker.aggregator.store import SNAPSHOT
+from broker.brokers.mosquitto_process import Mosquitto
 from broker.durable import read_sealed
-from broker.mosquitto_process import Mosquitto
-from broker.store import SNAPSHOT
-from broker.wire import below
+from broker.protocol.wire import below
 from firmware_sim.bundle import Bundle
 from firmware_sim.checkpoint import Checkpoints
 from firmware_sim.device import shared_slice

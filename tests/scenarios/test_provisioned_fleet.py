@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.mosquitto_process import Mosquitto
-from broker.wire import below
+from broker.brokers.mosquitto_process import Mosquitto
+from broker.protocol.wire import below
 from firmware_sim.bundle import Bundle
 from firmware_sim.checkpoint import Checkpoints
 from firmware_sim.device import shared_slice

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from broker.messages import Shared
-from broker.topics import Topics
+from broker.protocol.messages import Shared
+from broker.protocol.topics import Topics
 from firmware_sim.bundle import MODEL, SLICE, Bundle
 from firmware_sim.checkpoint import Checkpoints
 

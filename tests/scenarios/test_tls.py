@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.mosquitto_process import Mosquitto
+from broker.brokers.mosquitto_process import Mosquitto
 from toolkit.provisioning.certificates import Validity, alternative_names, issue_server, read_issued
 from toolkit.provisioning.fleet import DEFAULT_HOSTS, Provisioned, provision
 

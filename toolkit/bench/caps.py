@@ -19,9 +19,9 @@ import keras
 import numpy as np
 from rich.table import Table
 
-from broker.messages import Shared, Update, to_bytes
-from broker.quantisation import encode_tensors
-from broker.slice import Slice
+from broker.protocol.messages import Shared, Update, to_bytes
+from broker.protocol.quantisation import encode_tensors
+from broker.protocol.slice import Slice
 from firmware_sim.bundle import Bundle
 from firmware_sim.device import shared_slice
 from profiles import Profile, load_profile

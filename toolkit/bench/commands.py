@@ -135,7 +135,7 @@ def bench_quantisation(
 ) -> None:
     """Compare what a fleet learns with float32, float16, int8 and int4 updates, and their bytes."""
     with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
-        from broker.quantisation import ENCODINGS
+        from broker.protocol.quantisation import ENCODINGS
         from toolkit.bench.quantisation import run_bench, tables
 
         report = run_bench(

@@ -27,15 +27,15 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 from rich.table import Table
 
-from broker.contract import Contract
-from broker.coordinator import Settings, State
-from broker.merge import MergeRule
-from broker.messages import Update, to_bytes
-from broker.mosquitto_process import Mosquitto
-from broker.optimizers import Delta
-from broker.slice import SharedTensor, Slice, Tensors
-from broker.synchronous import Synchronous
-from broker.transport import Address
+from broker.aggregator.contract import Contract
+from broker.brokers.mosquitto_process import Mosquitto
+from broker.merging.coordinator import Settings, State
+from broker.merging.merge import MergeRule
+from broker.merging.optimizers import Delta
+from broker.merging.synchronous import Synchronous
+from broker.protocol.messages import Update, to_bytes
+from broker.protocol.slice import SharedTensor, Slice, Tensors
+from broker.transport.transport import Address
 from toolkit.bench.simulated_fleet import Rates, run_simulated
 from toolkit.errors import ToolkitError
 

@@ -20,10 +20,10 @@ from typing import Any
 import keras
 from rich.table import Table
 
-from broker.aggregator import read_slices
+from broker.aggregator.__main__ import read_slices
 from broker.log import Log
-from broker.memory import MemoryBroker, MemoryTransport
-from broker.topics import AGGREGATOR, Topics
+from broker.protocol.topics import AGGREGATOR, Topics
+from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from firmware_sim.bundle import Bundle
 from firmware_sim.checkpoint import Checkpoints, Residual
 from firmware_sim.compression import Compression

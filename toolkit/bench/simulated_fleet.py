@@ -17,14 +17,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from broker.channel import Channel
+from broker.aggregator.slice_file import read_slice
 from broker.log import Log
-from broker.messages import DeviceState, to_bytes
-from broker.mqtt import MqttTransport
-from broker.slice import Slice, Tensors
-from broker.slice_file import read_slice
-from broker.topics import Topics
-from broker.transport import Address, Will
+from broker.protocol.messages import DeviceState, to_bytes
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.topics import Topics
+from broker.transport.channel import Channel
+from broker.transport.mqtt import MqttTransport
+from broker.transport.transport import Address, Will
 from firmware_sim.agent import Agent
 from firmware_sim.checkpoint import Checkpoints
 from firmware_sim.learner import Learner

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TextIO
 
+from broker.aggregator.slice_file import read_slice
 from broker.log import Log
-from broker.slice_file import read_slice
 from firmware_sim.rounds import Rounds
 from toolkit.branch import Branch
 from toolkit.experiment.cell import Cell

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from broker.log import Log
-from broker.slice import Tensors
+from broker.protocol.slice import Tensors
 from firmware_sim.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.learner import Learner
 from firmware_sim.rounds import Plan, Rounds

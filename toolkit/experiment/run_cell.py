@@ -19,8 +19,8 @@ from typing import TextIO
 
 from broker.durable import claim
 from broker.log import Log
-from broker.slice import Tensors, digest, union
-from broker.transport import Address
+from broker.protocol.slice import Tensors, digest, union
+from broker.transport.transport import Address
 from firmware_sim.isolated import train_alone
 from toolkit.experiment.cell import Cell, ExperimentError
 from toolkit.experiment.data import digest_of, read_task

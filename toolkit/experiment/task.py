@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from broker.wire import below
+from broker.protocol.wire import below
 from firmware_sim.runtime import Array, Model
 from firmware_sim.supervised import evaluate
 from firmware_sim.tasks.labelled import Examples, LabelledTask

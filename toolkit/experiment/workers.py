@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from broker.transport import Address
+from broker.transport.transport import Address
 from firmware_sim.checkpoint import CheckpointError
 from firmware_sim.rounds import Diverged
 from firmware_sim.tasks import TaskError

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker.slice import SliceError
-from broker.slice_file import read_slice
+from broker.aggregator.slice_file import read_slice
+from broker.protocol.slice import SliceError
 from firmware_sim.bundle import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
 from firmware_sim.limits import MIB, stored_bytes
 from firmware_sim.probe import random_input

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from broker.slice import Slice
+from broker.protocol.slice import Slice
 from firmware_sim.bundle import FILES, FORMAT, digest
 from profiles import Profile
 from toolkit.branch import Branch

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from broker.roles import LOCAL
+from broker.aggregator.roles import LOCAL
 from toolkit.autodiff.naming import named_variables
 from toolkit.autodiff.program import Node, Program, Value
 from toolkit.autodiff.rules.windows import windows

@@ -2,7 +2,7 @@
 
 Shared tensors are the initialisers, under their names and in Keras' layout; everything else that
 is stored is a constant. Values are named by their position, so that the same stem gives the same
-graph whatever branch it is part of. Node names follow `broker.roles`.
+graph whatever branch it is part of. Node names follow `broker.aggregator.roles`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx
 from onnx import checker, helper
 
-from broker.roles import BETWEEN
+from broker.aggregator.roles import BETWEEN
 from toolkit.autodiff.program import Node, Program, Value
 from toolkit.autodiff.trace import trace
 from toolkit.branch import Branch

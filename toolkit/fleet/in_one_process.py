@@ -13,19 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from broker.channel import Channel
-from broker.contract import Contract
-from broker.coordinator import Settings, State
+from broker.aggregator.contract import Contract
+from broker.aggregator.service import Aggregator
+from broker.aggregator.store import Identity, Store
 from broker.log import Log
-from broker.memory import MemoryBroker, MemoryTransport
-from broker.merge import MergeRule
-from broker.mqtt import MqttTransport
-from broker.optimizers import Delta
-from broker.service import Aggregator
-from broker.slice import Slice, Tensors
-from broker.store import Identity, Store
-from broker.topics import AGGREGATOR, Topics
-from broker.transport import Address, Transport
+from broker.merging.coordinator import Settings, State
+from broker.merging.merge import MergeRule
+from broker.merging.optimizers import Delta
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.topics import AGGREGATOR, Topics
+from broker.transport.channel import Channel
+from broker.transport.in_memory import MemoryBroker, MemoryTransport
+from broker.transport.mqtt import MqttTransport
+from broker.transport.transport import Address, Transport
 from firmware_sim.agent import Agent
 from firmware_sim.checkpoint import Residual
 from firmware_sim.compression import Compression

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from broker.embedded import EmbeddedBroker
-from broker.mosquitto_process import Mosquitto, mosquitto_path
-from broker.transport import Address
+from broker.brokers.embedded import EmbeddedBroker
+from broker.brokers.mosquitto_process import Mosquitto, mosquitto_path
+from broker.transport.transport import Address
 
 
 @contextlib.contextmanager

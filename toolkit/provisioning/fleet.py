@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from broker.topics import AGGREGATOR, NameRefused, check_name
+from broker.protocol.topics import AGGREGATOR, NameRefused, check_name
 from profiles import Profile
 from toolkit.errors import CertificateError, ProvisionError, ToolkitError
 from toolkit.provisioning.certificates import (

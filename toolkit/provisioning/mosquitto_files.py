@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from importlib import resources
 
-from broker.topics import AGGREGATOR, Topics
+from broker.protocol.topics import AGGREGATOR, Topics
 from toolkit.errors import ConfigurationError
 
 ITERATIONS = 101  # as mosquitto_passwd writes; 256 random bits need no slower hash
@@ -22,7 +22,7 @@ def configuration(text: str | None, *, port: int, require_certificate: bool) -> 
     if not 1 <= port <= 65535:
         raise ConfigurationError(f"{port} is not a port; a port is a number from 1 to 65535.")
     if text is None:
-        shipped = resources.files("broker") / "mosquitto" / "mosquitto.conf"
+        shipped = resources.files("broker.brokers") / "mosquitto" / "mosquitto.conf"
         text = shipped.read_text(encoding="utf-8")
     text = _set(text, "listener", str(port))
     return _set(text, "require_certificate", "true" if require_certificate else "false")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.topics import AGGREGATOR
+from broker.protocol.topics import AGGREGATOR
 from profiles import Profile, load_profile
 from toolkit.provisioning.private_files import write
 from toolkit.provisioning.units import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from broker.slice_file import read_slice
+from broker.aggregator.slice_file import read_slice
 from toolkit.bench.fleet import SLICES, run_bench, tables
 from toolkit.bench.simulated_fleet import write_slice
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from broker.slice import SharedTensor, Slice
+from broker.protocol.slice import SharedTensor, Slice
 from toolkit.bench.caps import MIB, message_bytes, run_bench, tables
 from toolkit.errors import ToolkitError
 

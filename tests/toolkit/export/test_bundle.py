@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from broker.slice_file import read_slice
+from broker.aggregator.slice_file import read_slice
 from firmware_sim.bundle import FILES, Bundle, open_bundle
 from profiles import Profile, load_profile
 from toolkit import zoo

@@ -12,8 +12,8 @@ import tensorflow as tf
 from keras import layers
 from onnx import numpy_helper
 
-from broker.slice import Slice, first_difference
-from broker.slice_file import read_slice
+from broker.aggregator.slice_file import read_slice
+from broker.protocol.slice import Slice, first_difference
 from toolkit import zoo
 from toolkit.autodiff.blocks import MATMUL
 from toolkit.autodiff.rules import RULES

@@ -16,11 +16,11 @@ from cryptography import x509
 from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from broker import aggregator
-from broker.mosquitto_process import free_port, mosquitto_path
-from broker.mqtt import MqttTransport
-from broker.topics import Topics
-from broker.transport import Connected, Credentials, parse_address
+from broker.aggregator.__main__ import __main__ as aggregator
+from broker.brokers.mosquitto_process import free_port, mosquitto_path
+from broker.protocol.topics import Topics
+from broker.transport.mqtt import MqttTransport
+from broker.transport.transport import Connected, Credentials, parse_address
 from firmware_sim import device
 from toolkit.errors import ToolkitError
 from toolkit.provisioning.certificates import (

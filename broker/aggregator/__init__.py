@@ -1,0 +1,1 @@
+"""The aggregator service: checks updates, keeps what it promised, and answers devices."""

@@ -1,0 +1,216 @@
+"""The contract of a fleet: what an update must be before anything is computed with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from broker.protocol.messages import DeviceState, Reason, Refused, Update, from_bytes
+from broker.protocol.quantisation import (
+    BETWEEN,
+    ENCODINGS,
+    EVERYTHING,
+    LARGEST_VALUE,
+    PACKED,
+    Shapes,
+    bad_code,
+    bad_scale,
+    decode_tensors,
+    packed_bytes,
+    packed_name,
+)
+from broker.protocol.slice import SharedTensor, Slice, SliceError, Tensors, first_difference
+from broker.protocol.topics import NameRefused, check_name
+from broker.protocol.wire import HEADER_LIMIT, Array, Oversized, WireError
+
+EXCHANGES = ("delta", "gradient")
+MAX_SAMPLES = 10**9
+LARGEST_NORM = (
+    LARGEST_VALUE  # of a tensor in an update; sums and squares of it stay far from overflow
+)
+_NONCE_LENGTH = 64  # characters at most
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The tensors that the fleet knows, what its devices exchange, and the run they are in."""
+
+    known: Mapping[str, SharedTensor]
+    fingerprint: str
+    exchange: str
+    run: str
+
+    @classmethod
+    def of(cls, known: Slice, *, exchange: str, run: str) -> Contract:
+        for tensor in known.tensors:
+            if tensor.name == EVERYTHING or BETWEEN in tensor.name:
+                raise SliceError(
+                    f"no shared tensor can be called {tensor.name!r}: in updates {EVERYTHING!r} "
+                    "stands for all tensors, and names are listed one a line."
+                )
+        return cls({t.name: t for t in known.tensors}, known.fingerprint, exchange, run)
+
+    @cached_property
+    def largest_message(self) -> int:
+        """Bytes of an update that holds every tensor, with room for its header.
+
+        float32 is the largest encoding of any tensor, scales included; codes of a tensor without
+        numbers have a scale of two bytes, for which the header has room.
+        """
+        return HEADER_LIMIT + sum(4 * math.prod(t.shape) for t in self.known.values())
+
+    def check_birth(self, payload: bytes, sender: str) -> DeviceState:
+        """The birth or death of a device that may be in this fleet; otherwise `Refused`."""
+        try:
+            state = from_bytes(DeviceState, payload)
+            slice_ = state.slice()
+        except WireError as error:
+            raise Refused(_reason(error), str(error)) from None
+        _check_sender(state.device, sender)
+        if not state.online:
+            return state
+        if not slice_.tensors:
+            raise Refused(Reason.WRONG_NAME, "the device shares no tensor.")
+        order = {name: place for place, name in enumerate(self.known)}  # JSON sorts by name
+        met = sorted(slice_.tensors, key=lambda t: order.get(t.name, len(order)))
+        if difference := first_difference(Slice.of(met), Slice.of(self.known.values())):
+            raise Refused(Reason.WRONG_FINGERPRINT, difference)
+        return state
+
+    def check_update(self, payload: bytes, sender: str) -> Update:
+        """An update that may be merged, in float32; otherwise `Refused` with what is wrong."""
+        try:
+            update = from_bytes(Update, payload, limit=self.largest_message)
+        except WireError as error:
+            raise Refused(_reason(error), str(error)) from None
+        _check_sender(update.device, sender)
+        if update.run != self.run:
+            raise Refused(Reason.FOREIGN, "the update belongs to another run of the fleet.")
+        if not 0 < len(update.nonce) <= _NONCE_LENGTH or not 0 <= update.round < 2**53:
+            raise Refused(Reason.MALFORMED, "the update's nonce or round cannot be right.")
+        if update.exchange != self.exchange:
+            raise Refused(
+                Reason.WRONG_EXCHANGE,
+                f"the fleet exchanges {self.exchange}s; the update is a {update.exchange[:20]!r}.",
+            )
+        if not 0 < update.samples <= MAX_SAMPLES:
+            raise Refused(
+                Reason.BAD_SAMPLES, f"a device holds 1 to {MAX_SAMPLES} samples, not that many."
+            )
+        if update.encoding not in ENCODINGS:
+            raise Refused(
+                Reason.WRONG_ENCODING,
+                f"numbers are sent as {', '.join(ENCODINGS)}, not as {update.encoding[:20]!r}.",
+            )
+        self._check_tensors(update)
+        update = self._decoded(update)
+        _check_values(update.tensors)
+        return update
+
+    def read_checked(self, payload: bytes) -> Update:
+        """An update that was checked before, as those of the journal, in float32."""
+        return self._decoded(from_bytes(Update, payload, limit=self.largest_message))
+
+    def _decoded(self, update: Update) -> Update:
+        shapes = {name: self.known[name].shape for name in self._names(update)}
+        tensors = decode_tensors(update.tensors, update.encoding, shapes)
+        return replace(update, encoding="float32", tensors=tensors)
+
+    def _names(self, update: Update) -> list[str]:
+        """The tensors that the update says it holds, known or not."""
+        if update.encoding not in PACKED:
+            return list(update.tensors)
+        (name,) = update.tensors
+        return list(self.known) if name == EVERYTHING else name.split(BETWEEN)
+
+    def _check_tensors(self, update: Update) -> None:
+        """Everything that can be known before the codes are multiplied by their scales."""
+        if not update.tensors:
+            raise Refused(Reason.WRONG_NAME, "the update holds no tensor.")
+        if update.encoding in PACKED and len(update.tensors) > 1:
+            raise Refused(Reason.WRONG_NAME, f"{update.encoding} codes are in one tensor.")
+        names = self._names(update)
+        for name in names:
+            if name not in self.known:
+                raise Refused(Reason.WRONG_NAME, f"the fleet knows no tensor {name[:80]!r}.")
+        shapes = {name: self.known[name].shape for name in names}
+        if update.encoding in PACKED:
+            _check_packed(update, shapes)
+        else:
+            for name, tensor in update.tensors.items():
+                _check_tensor(f"tensor {name!r}", tensor, update.encoding, shapes[name])
+        if update.fingerprint != Slice.of(self.known[name] for name in names).fingerprint:
+            raise Refused(
+                Reason.WRONG_FINGERPRINT,
+                "the update's fingerprint is not that of its tensors in this fleet.",
+            )
+        if update.encoding in PACKED:
+            _check_codes(update, shapes)
+
+
+def _check_packed(update: Update, shapes: Shapes) -> None:
+    ((name, packed),) = update.tensors.items()
+    if name not in (EVERYTHING, packed_name(shapes)):  # which also finds names that come twice
+        raise Refused(
+            Reason.WRONG_NAME, "the update's tensors are not in the order of their names."
+        )
+    size = packed_bytes(shapes, update.encoding)
+    _check_tensor(f"the tensor of {update.encoding} codes", packed, "uint8", (size,))
+
+
+def _check_tensor(what: str, tensor: Array, dtype: str, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise Refused(
+            Reason.WRONG_SHAPE, f"{what} has shape {tensor.shape}, and in the fleet {shape}."
+        )
+    if tensor.dtype != dtype:
+        raise Refused(Reason.WRONG_DTYPE, f"{what} is {tensor.dtype}, not {dtype}.")
+
+
+def _check_codes(update: Update, shapes: Shapes) -> None:
+    (packed,) = update.tensors.values()
+    if name := bad_scale(packed, shapes, update.encoding):
+        raise Refused(
+            Reason.BAD_SCALE,
+            f"tensor {name!r} has a scale that is NaN, not positive, or far too large.",
+        )
+    if name := bad_code(packed, shapes, update.encoding):
+        raise Refused(
+            Reason.BAD_CODE, f"tensor {name!r} holds a code that {update.encoding} lacks."
+        )
+
+
+def _reason(error: WireError) -> Reason:
+    return Reason.OVERSIZED if isinstance(error, Oversized) else Reason.MALFORMED
+
+
+def _check_sender(claimed: str, sender: str) -> None:
+    try:
+        check_name("device", sender)
+    except NameRefused as error:
+        raise Refused(Reason.FOREIGN, str(error)) from None
+    if claimed != sender:
+        raise Refused(Reason.FOREIGN, "the message names another device than its topic.")
+
+
+def _check_values(tensors: Tensors) -> None:
+    with np.errstate(all="ignore"):
+        for name, tensor in tensors.items():
+            if not _is_reasonable(tensor):
+                raise Refused(
+                    Reason.NOT_FINITE,
+                    f"tensor {name!r} holds NaN, infinity, or numbers beyond all training.",
+                )
+
+
+def _is_reasonable(array: Array) -> bool:
+    """No NaN, no infinity, and a norm that no training reaches: √(x·x) ≤ LARGEST_NORM.
+
+    One product finds all three, because NaN and infinity stay what they are in it.
+    """
+    flat = array.reshape(-1)
+    return bool(flat @ flat <= LARGEST_NORM**2)

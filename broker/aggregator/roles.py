@@ -1,0 +1,140 @@
+"""Roles: what a shared tensor does in its network, read from the slice's ONNX graph.
+
+Equal shapes do not mean equal roles. A tensor's role is the operations that use it and those that
+follow within the shared layers, each with its attributes and a digest of everything that feeds it.
+The values of weights are no part of a role.
+
+Two prefixes of node names carry what a plain ONNX graph cannot say:
+`between/…`  an operation outside the shared layers. It counts as what feeds the next tensor, not
+             as what follows the last one, so a slice that ends earlier still fits.
+`local/…`    a constant that is the device's own (moving statistics, weights it does not share):
+             only its type and shape count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import helper, numpy_helper
+
+from broker.protocol.slice import canonical, digest
+
+BETWEEN = "between/"
+LOCAL = "local/"
+_LAYOUT = frozenset({"Transpose", "Reshape", "Identity"})  # they move numbers, and change none
+
+
+@dataclass(frozen=True, eq=False)
+class _Operation:
+    """A node, what it counts for in a role, and the layer it is part of."""
+
+    layer: str
+    between: bool
+    inputs: frozenset[str]
+    outputs: frozenset[str]
+    description: Mapping[str, Any]
+
+    @property
+    def moves_only(self) -> bool:
+        return self.description["op"] in _LAYOUT
+
+
+def read_roles(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """The role of each named tensor, as canonical JSON: its `uses`, and what `follows` them."""
+    operations = _operations(graph, shapes)
+    uses = {name: _uses(name, operations) for name in shapes}
+    owners: dict[str, set[str]] = defaultdict(set)  # layer → prefixes of its tensors' names
+    for name in shapes:
+        for use in uses[name]:
+            owners[use.layer].add(_prefix(name))
+    roles = {}
+    for name in shapes:
+        others = {layer for layer, prefixes in owners.items() if _prefix(name) not in prefixes}
+        follows = _follows(uses[name], operations, others)
+        parts = {"uses": uses[name], "follows": follows}
+        roles[name] = canonical({k: [o.description for o in v] for k, v in parts.items()})
+    return roles
+
+
+def _uses(name: str, operations: Iterable[_Operation]) -> list[_Operation]:
+    """The operations that compute with a tensor, whatever layout it was brought into."""
+    carriers, uses = {name}, []
+    for operation in operations:
+        if carriers & operation.inputs:
+            if operation.moves_only:
+                carriers |= operation.outputs
+            else:
+                uses.append(operation)
+    return uses
+
+
+def _follows(
+    uses: list[_Operation], operations: Iterable[_Operation], others: set[str]
+) -> list[_Operation]:
+    """What comes after, up to the next layer with tensors of its own or out of shared layers."""
+    reached = {value for use in uses for value in use.outputs}
+    follows = []
+    for operation in operations:
+        ends = operation.between or operation.layer in others
+        if operation not in uses and not ends and reached & operation.inputs:
+            reached |= operation.outputs
+            if not operation.moves_only:
+                follows.append(operation)
+    return follows
+
+
+def _operations(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> list[_Operation]:
+    """The nodes, which ONNX keeps in topological order."""
+    digests = {"": ""}  # of every value: all that it is computed from; "" is an input left out
+    for value in graph.input:
+        digests[value.name] = digest(["input", _type(value.type.tensor_type)])
+    for name, shape in shapes.items():
+        digests[name] = digest(["tensor", name, shape])
+    found = []
+    for index, node in enumerate(graph.node):
+        own = node.name.startswith(LOCAL)
+        settings = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        description = {
+            "op": node.op_type,
+            "attributes": {k: _plain(v, numbers=not own) for k, v in settings.items()},
+            "inputs": [digests[name] for name in node.input],
+        }
+        for position, name in enumerate(node.output):
+            digests[name] = digest([description, position])
+        found.append(
+            _Operation(
+                layer=_prefix(node.name) or f"#{index}",  # without a layer it stands alone
+                between=node.name.startswith(BETWEEN),
+                inputs=frozenset(node.input),
+                outputs=frozenset(node.output),
+                description=description,
+            )
+        )
+    return found
+
+
+def _prefix(name: str) -> str:
+    """'stem_conv1' of 'stem_conv1/kernel'."""
+    return name.rpartition("/")[0]
+
+
+def _plain(value: Any, *, numbers: bool) -> Any:
+    """An attribute as JSON; of a tensor the type and shape, and the digest of its numbers."""
+    if isinstance(value, onnx.TensorProto):
+        array = numpy_helper.to_array(value)
+        found = hashlib.sha256(array.tobytes()).hexdigest() if numbers else ""
+        return [str(array.dtype), array.shape, found]
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, int | float):
+        return value
+    return [_plain(item, numbers=numbers) for item in value]
+
+
+def _type(tensor: onnx.TypeProto.Tensor) -> list[Any]:
+    return [tensor.elem_type, [d.dim_param or d.dim_value for d in tensor.shape.dim]]

@@ -1,0 +1,101 @@
+"""Reads a slice from shared.onnx; nothing is trusted before it is checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
+from onnx import checker, numpy_helper, shape_inference
+
+from broker.aggregator.roles import read_roles
+from broker.protocol.slice import SharedTensor, Slice, SliceError, Tensors
+
+LIMIT = 256 * 2**20  # bytes
+_PLAIN = {
+    onnx.AttributeProto.AttributeType.Value(kind)
+    for kind in ("INT", "INTS", "FLOAT", "FLOATS", "STRING", "STRINGS", "TENSOR")
+}
+
+
+def read_slice(source: Path | str | bytes, *, limit: int = LIMIT) -> tuple[Slice, Tensors]:
+    """The slice in a file (or in its bytes), and the values that its tensors start from."""
+    where = "the slice" if isinstance(source, bytes) else f"the slice {str(source)!r}"
+    model = _parse(_load(source, limit, where), where)
+    values = _values(model.graph, where)
+    _check(model, where)
+    roles = read_roles(model.graph, {name: array.shape for name, array in values.items()})
+    tensors = (SharedTensor.of(n, a.shape, "float32", roles[n]) for n, a in values.items())
+    return Slice.of(tensors), values
+
+
+def _load(source: Path | str | bytes, limit: int, where: str) -> bytes:
+    if isinstance(source, bytes):
+        size, data = len(source), source
+    else:
+        try:
+            size, data = Path(source).stat().st_size, b""
+            if size <= limit:
+                with Path(source).open("rb") as file:
+                    data = file.read(limit + 1)  # a pipe or a growing file has no honest size
+                size = len(data)
+        except OSError as error:
+            raise SliceError(f"{where} cannot be read: {error.strerror}.") from error
+    if size > limit:
+        raise SliceError(f"{where} is larger than the limit of {limit} bytes.")
+    return data
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise SliceError(f"{where} is not an ONNX file, or it is cut off.") from error
+    graph = model.graph
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    tensors = [*graph.initializer, *(attribute.t for attribute in attributes)]
+    names = [named.name for named in (*graph.node, *attributes, *tensors)]
+    names += [text for n in graph.node for text in (n.op_type, *n.input, *n.output)]
+    names += [d.dim_param for x in graph.input for d in x.type.tensor_type.shape.dim]
+    if any(isinstance(name, bytes) for name in names):  # what protobuf makes of broken UTF-8
+        raise SliceError(f"{where} has a name that is not text.")
+    for tensor in tensors:
+        if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise SliceError(f"{where} keeps tensor {tensor.name!r} in another file.")
+    if (
+        any(node.domain for node in graph.node)
+        or any(a.type not in _PLAIN or a.ref_attr_name for a in attributes)
+        or any(tensor.data_type == onnx.TensorProto.STRING for tensor in tensors)
+        or graph.sparse_initializer
+        or model.functions
+    ):
+        raise SliceError(f"{where} needs more than ONNX's plain operations on numbers.")
+    return model
+
+
+def _values(graph: onnx.GraphProto, where: str) -> Tensors:
+    values: Tensors = {}
+    for tensor in graph.initializer:
+        what = f"{where} has tensor {tensor.name!r}"
+        if tensor.name in values:
+            raise SliceError(f"{what} twice.")
+        if tensor.data_type != onnx.TensorProto.FLOAT:
+            raise SliceError(f"{what}, which is not float32.")
+        try:
+            array = numpy_helper.to_array(tensor)
+        except ValueError as error:
+            raise SliceError(f"{what}, whose data do not fill its shape.") from error
+        if not np.isfinite(array).all():
+            raise SliceError(f"{what}, which is not finite.")
+        values[tensor.name] = array
+    return values
+
+
+def _check(model: onnx.ModelProto, where: str) -> None:
+    try:
+        checker.check_model(model, full_check=True)
+    except (checker.ValidationError, shape_inference.InferenceError, ValueError) as error:
+        raise SliceError(f"{where} is not a valid ONNX model.") from error
+    if not model.graph.initializer:
+        raise SliceError(f"{where} shares no tensor.")

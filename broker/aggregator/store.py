@@ -1,0 +1,198 @@
+"""What the aggregator keeps on disk: a snapshot, and a journal of the updates accepted since.
+
+    STATE/snapshot.safetensors   θ_shared, optimiser slots, round, ledger; replaced atomically
+    STATE/journal-<generation>   accepted updates in order, as they came over the wire
+    STATE/lock                   held by the one aggregator that may write here
+
+An update is acknowledged only after `commit`, so it survives SIGKILL and a power cut. Because
+coordinators are deterministic, snapshot + journal give the state back bit for bit; a record that
+was cut off was never acknowledged and is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from broker.durable import claim, read_sealed, sync_folder, write_sealed
+from broker.merging.coordinator import Entry, State
+from broker.protocol.wire import Array, WireError, below
+
+FORMAT = 1
+SNAPSHOT = "snapshot.safetensors"
+_RECORD = struct.Struct("<II")  # length and CRC-32 of the update that follows
+_SHARED, _SLOTS, _LEDGER = "shared/", "slots/", "ledger"
+
+
+class StoreError(Exception):
+    """The state folder cannot be used; the text is one sentence."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What has to be the same for a state to be continued."""
+
+    fleet: str
+    fingerprint: str
+    mode: str
+    exchange: str
+    optimizer: str
+    merging: str = ""  # asynchronous updates are replayed as they were merged
+
+
+class Store:
+    """One aggregator's state folder; everything in it is durable once a method returns."""
+
+    def __init__(self, folder: Path, identity: Identity) -> None:
+        self._folder = folder
+        self._identity = identity
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = claim(folder)
+        if lock is None:
+            raise StoreError(f"another aggregator is using {folder}.")
+        self._lock = lock
+        self._generation = 0
+        self._journal: BinaryIO | None = None
+        self._uncommitted = False
+        self.journal_bytes = 0
+        self.cut_bytes = 0  # of the journal: a record that was being written when we were killed
+
+    def load(self) -> State | None:
+        """The snapshot, or None in a new folder; the journal is to be replayed on it."""
+        path = self._folder / SNAPSHOT
+        if not path.exists():
+            return None
+        try:
+            envelope = read_sealed(path, "snapshot")
+            fields = envelope.fields
+            if fields["format"] != FORMAT:
+                raise StoreError(f"{path} was written by another version.")
+            self._check_identity(fields["identity"])
+            self._generation = int(fields["generation"])
+            ledger = json.loads(envelope.tensors[_LEDGER].tobytes())
+            return State(
+                run=fields["run"],
+                round=fields["round"],
+                shared=below(_SHARED, envelope.tensors),
+                slots=below(_SLOTS, envelope.tensors),
+                ledger={
+                    device: Entry(**{**entry, "tensors": tuple(entry["tensors"])})
+                    for device, entry in ledger.items()
+                },
+            )
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read ({error.strerror}).") from None
+        except WireError as error:
+            raise StoreError(f"{path} cannot be read: {error}") from None
+        except (KeyError, ValueError, TypeError):  # undamaged, and yet not what we write
+            raise StoreError(f"{path} was written by another version.") from None
+
+    def journal(self) -> Iterator[bytes]:
+        """The updates accepted since the snapshot; what was cut off is removed."""
+        path = self._journal_path()
+        if not path.exists():
+            return
+        good = 0
+        with self._writing(), path.open("r+b") as file:
+            size = path.stat().st_size
+            while (record := _read_record(file, size - good)) is not None:
+                good += _RECORD.size + len(record)
+                yield record
+            file.truncate(good)
+            _sync(file)
+        self.journal_bytes, self.cut_bytes = good, size - good
+
+    def append(self, update: bytes) -> None:
+        """Writes an accepted update; it is durable after the next `commit`."""
+        with self._writing():
+            if self._journal is None:
+                self._journal = self._journal_path().open("ab")
+                sync_folder(self._folder)
+            self._journal.write(_RECORD.pack(len(update), zlib.crc32(update)))
+            self._journal.write(update)
+        self._uncommitted = True
+        self.journal_bytes += _RECORD.size + len(update)
+
+    def commit(self) -> None:
+        if self._journal is not None and self._uncommitted:
+            with self._writing():
+                _sync(self._journal)
+            self._uncommitted = False
+
+    def snapshot(self, state: State) -> None:
+        """Replaces the snapshot by `state`, which the journal so far has led to."""
+        generation = self._generation + 1
+        ledger = {device: asdict(entry) for device, entry in state.ledger.items()}
+        tensors: dict[str, Array] = {
+            **{_SHARED + name: array for name, array in state.shared.items()},
+            **{_SLOTS + name: array for name, array in state.slots.items()},
+            _LEDGER: np.frombuffer(json.dumps(ledger).encode(), np.uint8),
+        }
+        fields = {
+            "format": FORMAT,
+            "identity": asdict(self._identity),
+            "generation": generation,
+            "run": state.run,
+            "round": state.round,
+        }
+        with self._writing():
+            write_sealed(self._folder / SNAPSHOT, "snapshot", fields, tensors)
+            self._generation, self.journal_bytes = generation, 0
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+            for old in self._folder.glob("journal-*"):
+                old.unlink()
+
+    def close(self) -> None:
+        journal, self._journal = self._journal, None
+        try:
+            if journal is not None:
+                with self._writing(), journal:  # which ends it, also if the disk is full
+                    _sync(journal)
+        finally:
+            self._lock.close()
+
+    def _journal_path(self) -> Path:
+        return self._folder / f"journal-{self._generation}"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self._folder} cannot be written ({error.strerror}).") from None
+
+    def _check_identity(self, found: dict[str, Any]) -> None:
+        for name, mine in asdict(self._identity).items():
+            if found[name] != mine:
+                raise StoreError(
+                    f"{self._folder} belongs to something else: its {name} is {found[name]!r}, "
+                    f"not {mine!r}; give another --state."
+                )
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _read_record(file: BinaryIO, left: int) -> bytes | None:
+    """The next update, or None if what is left of the file begins with no whole one."""
+    if left < _RECORD.size:
+        return None
+    length, checksum = _RECORD.unpack(file.read(_RECORD.size))
+    if not 0 < length <= left - _RECORD.size:  # a damaged length may claim 4 GiB of memory
+        return None
+    update = file.read(length)
+    return update if zlib.crc32(update) == checksum else None

@@ -1,0 +1,1 @@
+"""Brokers to run: one that needs no installation, and mosquitto as a child process."""

@@ -1,0 +1,108 @@
+"""Algorithm 3: every update is applied at once, and its device alone gets the new θ_shared."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from broker.merging.coordinator import (
+    Closed,
+    Entry,
+    Outcome,
+    Settings,
+    State,
+    check_newcomer,
+    entry_of,
+    is_finished,
+)
+from broker.merging.merge import clipped, scaled
+from broker.merging.staleness import staleness_weight
+from broker.protocol.messages import Reason, Refused, Update
+
+
+class Asynchronous:
+    """Every accepted update is a round of its own: θ ← θ + w(s) · α · Δ.
+
+    s = merges since the device received its θ; w is the staleness rule.
+    α by merge rule, for each tensor over the devices heard so far that hold it, this one included:
+      sum      1, as algorithm 3 is printed
+      mean     1 / K
+      samples  n_k / Σ_j n_j
+    Once all devices were heard, one update of each moves θ as far as a synchronous round of them
+    would. Before that it moves θ further, because the first ones divide by fewer devices: the
+    first K of "mean" weigh 1 + 1/2 + … + 1/K together. Gradients are weighed in the same way
+    before the optimiser steps; Adam, which divides by their size, feels little of it.
+    """
+
+    def __init__(self, settings: Settings, state: State, now: float) -> None:
+        self.settings = settings
+        self.state = state
+        # By tensor, over the ledger: the devices that hold it, and their samples.
+        self._devices: Counter[str] = Counter()
+        self._samples: Counter[str] = Counter()
+        for entry in state.ledger.values():
+            self._count(entry, 1)
+
+    @property
+    def finished(self) -> bool:
+        return is_finished(self.settings, self.state)
+
+    def join(self, device: str) -> None:
+        """Presence does not matter here: nobody waits for anybody."""
+
+    def leave(self, device: str) -> None:
+        """As for `join`."""
+
+    def offer(self, update: Update) -> Outcome:
+        state = self.state
+        last = state.ledger.get(update.device)
+        if last is not None and (last.round, last.nonce) == (update.round, update.nonce):
+            return Outcome.DUPLICATE
+        if self.finished:
+            raise Refused(Reason.FINISHED, f"the fleet has finished after {state.round} updates.")
+        if update.round > state.round:
+            raise Refused(
+                Reason.EARLY, f"the update starts from θ {update.round}; this is {state.round}."
+            )
+        # A device starts anew from each reply, so its rounds only grow.
+        if last is not None and update.round <= last.round:
+            raise Refused(Reason.REPLAYED, "the update is not newer than this device's last one.")
+        check_newcomer(update.device, state.ledger)
+        change, _ = clipped(update.tensors, self.settings.merge.clip_norm)
+        change = scaled(change, self._weights(update, last))
+        # Nothing has changed before this line: a step may be impossible.
+        state.shared, state.slots = self.settings.optimizer.step(state.shared, change, state.slots)
+        state.round += 1
+        state.ledger[update.device] = entry = entry_of(update)
+        if last is not None:
+            self._count(last, -1)
+        self._count(entry, 1)
+        return Outcome.ACCEPTED
+
+    def closes_at(self, now: float) -> float:
+        return math.inf
+
+    def close(self, now: float) -> Closed:
+        raise AssertionError("an asynchronous round closes with its update")
+
+    def _weights(self, update: Update, last: Entry | None) -> dict[str, float]:
+        """w(s) · α of every tensor of the update, which replaces this device's last one."""
+        fresh = staleness_weight(self.settings.staleness, self.state.round - update.round)
+        weights = {}
+        for name in update.tensors:
+            counted = last is not None and name in last.tensors
+            before = last.samples if last is not None and counted else 0
+            devices = self._devices[name] + (not counted)
+            samples = self._samples[name] - before + update.samples
+            share = {
+                "sum": 1.0,
+                "mean": 1 / devices,
+                "samples": update.samples / samples,
+            }[self.settings.merge.name]
+            weights[name] = fresh * share
+        return weights
+
+    def _count(self, entry: Entry, times: int) -> None:
+        for name in entry.tensors:
+            self._devices[name] += times
+            self._samples[name] += times * entry.samples

@@ -1,0 +1,226 @@
+"""What the members of a fleet say to each other: one frozen dataclass for each kind of message."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
+
+from broker.protocol.slice import SharedTensor, Slice, Tensors
+from broker.protocol.wire import Array, Envelope, WireError, decode, encode
+
+SMALL = 2**20  # bytes; the most that a message without θ may have
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHORT_SHA256 = re.compile(r"[A-Za-z0-9+/]{43}")
+
+
+class Reason(StrEnum):
+    """Why a birth or an update was refused; each is counted."""
+
+    OVERSIZED = "oversized"
+    MALFORMED = "malformed"
+    FOREIGN = "foreign"  # from another device than the topic says, or for another run
+    WRONG_NAME = "wrong-name"
+    WRONG_SHAPE = "wrong-shape"
+    WRONG_DTYPE = "wrong-dtype"
+    WRONG_FINGERPRINT = "wrong-fingerprint"
+    WRONG_EXCHANGE = "wrong-exchange"
+    WRONG_ENCODING = "wrong-encoding"
+    BAD_SCALE = "bad-scale"  # zero, negative, NaN, or beyond all training
+    BAD_CODE = "bad-code"  # one that quantising never makes
+    NOT_FINITE = "not-finite"
+    BAD_SAMPLES = "bad-samples"
+    LATE = "late"  # its round was merged without it
+    EARLY = "early"  # for a round that has not come
+    REPLAYED = "replayed"  # older than what this device sent last
+    SECOND = "second"  # this device's update for the round is already in
+    FULL = "full"  # more devices than the fleet may have
+    FINISHED = "finished"
+
+
+class Refused(Exception):
+    """A birth or an update that changes nothing; the text is one sentence."""
+
+    def __init__(self, reason: Reason, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Update:
+    """What a device learnt in one round: Δθ_shared, or dθ_shared, as `exchange` says.
+
+    On the wire its fields have short names and the fingerprint is in base64: beside the codes of a
+    small slice every byte weighs.
+    """
+
+    KIND: ClassVar[str] = "update"
+    WIRE_NAMES: ClassVar[Mapping[str, str]] = {
+        "device": "d",
+        "round": "r",
+        "nonce": "n",
+        "samples": "s",
+        "exchange": "x",
+        "fingerprint": "f",
+        "encoding": "e",
+    }
+    device: str
+    run: str
+    round: int  # of the θ_shared it started from
+    nonce: str  # (device, round, nonce) makes it idempotent
+    samples: int  # |D_k|, the amount of local data
+    exchange: str
+    fingerprint: str  # of the device's slice
+    encoding: str = "float32"  # of the tensors below, see `quantisation.py`
+    tensors: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Shared:
+    """θ_shared, float32 or float16, after `round` merges; `last`: no further round will come."""
+
+    KIND: ClassVar[str] = "shared"
+    run: str
+    round: int
+    fingerprint: str
+    last: bool = False
+    tensors: Tensors = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The aggregator's answer to a birth (`about` "join") or an update."""
+
+    KIND: ClassVar[str] = "verdict"
+    device: str
+    about: str
+    run: str
+    accepted: bool
+    round: int = -1
+    nonce: str = ""
+    reason: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceState:
+    """A device's birth, or (its will) that it is gone."""
+
+    KIND: ClassVar[str] = "device"
+    device: str
+    online: bool
+    fingerprint: str = ""
+    tensors_shared: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # profile, branch, runtime: for people
+
+    @classmethod
+    def birth(cls, device: str, shared: Slice, about: Mapping[str, Any]) -> DeviceState:
+        described = {
+            t.name: {"shape": list(t.shape), "dtype": t.dtype, "fingerprint": t.fingerprint}
+            for t in shared.tensors
+        }
+        return cls(
+            device=device,
+            online=True,
+            fingerprint=shared.fingerprint,
+            tensors_shared=described,
+            about=about,
+        )
+
+    def slice(self) -> Slice:
+        """The slice that the birth describes, or `WireError`."""
+        return Slice.of(_shared_tensor(n, entry) for n, entry in self.tensors_shared.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregatorState:
+    """Who coordinates the fleet: "online", "offline" (also its will) or "finished"."""
+
+    KIND: ClassVar[str] = "aggregator"
+    status: str
+    run: str
+    mode: str = ""
+    exchange: str = ""
+    merge: str = ""
+    fingerprint: str = ""
+
+
+Message = Update | Shared | Verdict | DeviceState | AggregatorState
+M = TypeVar("M", Update, Shared, Verdict, DeviceState, AggregatorState)
+
+
+def to_bytes(message: Message) -> bytes:
+    values = {f.name: getattr(message, f.name) for f in fields(message)}
+    tensors: Mapping[str, Array] = values.pop("tensors", {})
+    if isinstance(message, Update):
+        values["fingerprint"] = _shortened(message.fingerprint)
+        values = {message.WIRE_NAMES.get(name, name): value for name, value in values.items()}
+    return encode(message.KIND, values, tensors)
+
+
+def from_bytes(kind: type[M], payload: bytes, *, limit: int = SMALL) -> M:
+    """The message, or `WireError`; fields that this version does not know are ignored."""
+    envelope = decode(payload, limit=limit)
+    if envelope.kind != kind.KIND:
+        raise WireError(f"this is a message of kind {envelope.kind[:40]!r}, not {kind.KIND!r}.")
+    values = _values(kind, envelope)
+    if kind is Update:
+        values["fingerprint"] = _lengthened(values["fingerprint"])
+    if "tensors" in {f.name for f in fields(kind)}:
+        values["tensors"] = dict(envelope.tensors)
+    elif envelope.tensors:
+        raise WireError(f"a message of kind {kind.KIND!r} has no tensors.")
+    return kind(**values)
+
+
+def _values(kind: type[M], envelope: Envelope) -> dict[str, Any]:
+    values = {}
+    sent_as = Update.WIRE_NAMES if kind is Update else {}
+    for name, wanted in _JSON_TYPES[kind].items():
+        if (sent := sent_as.get(name, name)) not in envelope.fields:
+            raise WireError(f"a message of kind {kind.KIND!r} must say its {name}.")
+        value = envelope.fields[sent]
+        if type(value) is not wanted:  # to Python, though not to JSON, true is an integer
+            raise WireError(f"{name} of a message of kind {kind.KIND!r} has another type.")
+        values[name] = value
+    return values
+
+
+def _shortened(fingerprint: str) -> str:
+    """A sha256 in 43 characters instead of 64; anything else is no fingerprint, and stays."""
+    if not _SHA256.fullmatch(fingerprint):
+        return fingerprint
+    return base64.b64encode(bytes.fromhex(fingerprint)).decode().rstrip("=")
+
+
+def _lengthened(text: str) -> str:
+    if not _SHORT_SHA256.fullmatch(text):
+        return text
+    fingerprint = base64.b64decode(text + "=").hex()
+    return fingerprint if _shortened(fingerprint) == text else text
+
+
+def _shared_tensor(name: str, entry: Any) -> SharedTensor:
+    match entry:
+        # Short, because the sentence that refuses a birth repeats them.
+        case {"shape": list(shape), "dtype": str(dtype), "fingerprint": str(fingerprint)} if (
+            len(name) <= 256
+            and len(dtype) <= 16
+            and len(shape) <= 8
+            and all(type(n) is int and 0 <= n < 2**48 for n in shape)
+        ):
+            return SharedTensor(name, tuple(shape), dtype, fingerprint)
+    raise WireError(f"tensor {name[:80]!r} of a birth is not described.")
+
+
+def _json_types(kind: type[Message]) -> dict[str, type]:
+    """The JSON type of each field; what is no string, number or truth value is an object."""
+    hints = get_type_hints(kind)
+    names = [f.name for f in fields(kind) if f.name != "tensors"]
+    return {name: hints[name] if hints[name] in (str, int, bool) else dict for name in names}
+
+
+_JSON_TYPES = {kind: _json_types(kind) for kind in get_args(Message)}

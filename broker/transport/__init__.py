@@ -1,0 +1,1 @@
+"""What moves packets: MQTT, memory, a simulated link; and the channel that carries messages."""

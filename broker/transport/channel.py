@@ -1,0 +1,101 @@
+"""A transport that carries messages of any size: whole if they fit, otherwise in parts.
+
+A message on TOPIC that does not fit in a packet goes out in parts, part i on TOPIC/i, so that a
+retained message stays retained part by part. No other topic ends in a number.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from broker.protocol.parts import SMALLEST, Assembler, split
+from broker.protocol.wire import Oversized, WireError
+from broker.transport.transport import Connected, Disconnected, Packet, Transport
+
+PART_BYTES = 900_000  # below the 1 MB that careful brokers take
+_PARTS_AT_ONCE = 64
+_PACKET_ROOM = 1024  # bytes; MQTT's own header, topic and properties
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that has arrived whole."""
+
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Something arrived that is no message, or is larger than any."""
+
+    topic: str
+    error: WireError
+
+
+Event = Message | Broken | Connected | Disconnected
+
+
+class Channel:
+    """Sends and receives messages over a transport; `limit` is the largest anybody may send."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        limit: int,
+        part_bytes: int = PART_BYTES,
+        held_limit: int,
+    ) -> None:
+        self.transport = transport
+        self._limit = limit
+        self._part_bytes = max(SMALLEST, part_bytes)  # nobody would take smaller parts
+        self._packet_bytes = self._part_bytes
+        self._assembler = Assembler(limit=limit, held_limit=max(held_limit, 2 * limit))
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        if len(payload) <= self._packet_bytes:
+            self.transport.publish(topic, payload, retain=retain)
+            return
+        for index, part in enumerate(split(payload, self._packet_bytes)):
+            self.transport.publish(f"{topic}/{index}", part, retain=retain)
+
+    def receive(self, timeout: float) -> Event | None:
+        """The next event, or None when nothing came within `timeout` seconds.
+
+        A part that completes no message is no event; so that nobody can keep us busy with parts
+        for ever, None also comes after many of them.
+        """
+        deadline, left = time.monotonic() + timeout, timeout
+        for _ in range(_PARTS_AT_ONCE):
+            event = self.transport.receive(left)
+            match event:
+                case Packet(topic, payload):
+                    if (arrived := self._take(topic, payload)) is not None:
+                        return arrived
+                    left = max(0.0, deadline - time.monotonic())
+                    continue
+                case Connected(most):
+                    fits = self._part_bytes if most is None else most - _PACKET_ROOM
+                    self._packet_bytes = max(SMALLEST, min(self._part_bytes, fits))
+            return event
+        return None
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def _take(self, topic: str, payload: bytes) -> Message | Broken | None:
+        whole, _, last = topic.rpartition("/")
+        is_part = last.isascii() and last.isdigit()
+        try:
+            if is_part:
+                assembled = self._assembler.add(whole, payload)
+                return None if assembled is None else Message(whole, assembled)
+            if len(payload) > self._limit:
+                raise Oversized(
+                    f"a message has {len(payload)} bytes; at most {self._limit} are taken."
+                )
+        except WireError as error:
+            return Broken(whole if is_part else topic, error)
+        return Message(topic, payload)

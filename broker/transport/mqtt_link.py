@@ -1,0 +1,332 @@
+"""One connection to a broker: from the socket to the goodbye, and why it ended in one sentence.
+
+A paho client lives in here and is touched by one thread only. It is driven through its interface
+for event loops of others, because its own loop hides why a connection failed, re-sends in an order
+of its own, and may write to the socket from two threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from broker.transport.queues import Inbox, Outbox, Outgoing
+from broker.transport.transport import Address, Connected, Disconnected, Packet, Will, matches
+
+Version = Literal[4, 5]  # as MQTT 3.1.1 and MQTT 5 call themselves on the wire
+CONNECT_S = 5.0  # for TCP and TLS, per address of the host
+GOODBYE_S = 5.0
+KEEPALIVE_S = 60
+SESSION_S = 86_400  # how long a broker keeps what it has for a client that is away (MQTT 5)
+WINDOW = 20  # packets unacknowledged at once, if the broker does not ask for fewer
+
+_WRONG_VERSION = 0x84
+_NOT_AUTHORISED = 0x87
+_TAKEN_OVER = 0x8E
+_FINAL = {  # reason codes of MQTT 5; paho translates those of 3.1.1
+    0x85: "does not accept the client id {client_id!r}",
+    0x86: "does not accept the user or the password",
+    _NOT_AUTHORISED: "does not let this user in: user, password or permission is wrong",
+    0x8A: "has banned this client",
+    0x8C: "wants another kind of authentication",
+}
+
+
+@dataclass(frozen=True)
+class Login:
+    """What a client says about itself when it connects."""
+
+    address: Address
+    client_id: str
+    subscriptions: tuple[str, ...]
+    will: Will | None
+    user: str | None
+    password: str | None = field(repr=False)
+    tls: ssl.SSLContext | None
+
+
+class _Paho(paho.Client):
+    """paho, with its two places where a connection fails made to tell why and to leak nothing."""
+
+    login: Login
+    failure: OSError | None = None
+
+    def _create_socket(self) -> socket.socket:
+        address = self.login.address
+        plain = socket.create_connection((address.host, address.port), CONNECT_S)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.login.tls is None:
+            return plain
+        return self.login.tls.wrap_socket(plain, server_hostname=address.host)
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        try:
+            return super()._sock_recv(bufsize)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            self.failure = error
+            raise
+
+
+class Link:
+    """A connection and what is known about it."""
+
+    def __init__(self, login: Login, version: Version, inbox: Inbox, outbox: Outbox) -> None:
+        self._login = login
+        self._version = version
+        self._inbox = inbox
+        self._outbox = outbox
+        self._paho = self._make_client()
+        self._on_the_wire: dict[int, Outgoing] = {}  # by paho's message id
+        self._window = WINDOW
+        self._max_packet_bytes: int | None = None
+        self._leaving = False
+        self.ended: Disconnected | None = None
+        self.opened = False  # the socket was
+        self.answered = False  # by the broker, whatever it said, in a version that both speak
+        self.wrong_version = False  # it said so
+        self.up = False
+        self.sent_bytes = 0
+
+    def run(self, wake: socket.socket, closing: Callable[[], bool], patience: float) -> None:
+        """Lives until the link breaks, which `ended` then explains, or until `closing`.
+
+        `wake` becomes readable when there is something to send; `patience` is how many seconds
+        the broker may take to answer the first packet.
+        """
+        address = self._login.address
+        properties = None
+        if self._version == 5:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.SessionExpiryInterval = SESSION_S
+        try:
+            # Not clean: the broker shall keep what it has for this client id, over restarts too.
+            # (In 3.1.1 it is the client that was made so, and this default stands for "not set".)
+            clean = False if self._version == 5 else paho.MQTT_CLEAN_START_FIRST_ONLY
+            self._paho.connect(
+                address.host, address.port, KEEPALIVE_S, clean_start=clean, properties=properties
+            )
+        except OSError as error:
+            hint = ", as a port does that knows no mqtts://" if address.tls else ""
+            self.ended = explain(error, address, hint)
+            return
+        self.opened = True
+        deadline = time.monotonic() + patience
+        with selectors.DefaultSelector() as selector:
+            selector.register(wake, selectors.EVENT_READ)
+            selector.register(cast(socket.socket, self._paho.socket()), selectors.EVENT_READ)
+            while self.ended is None and not closing():
+                self._send()
+                self._serve(selector, wake)
+                if not self.answered and time.monotonic() > deadline:
+                    self.ended = Disconnected(f"{address} does not answer.", final=False)
+        self._say_goodbye()
+        self._outbox.link_lost()
+
+    def _make_client(self) -> _Paho:
+        login = self._login
+        client = _Paho(
+            CallbackAPIVersion.VERSION2,
+            client_id=login.client_id,
+            clean_session=None if self._version == 5 else False,
+            protocol=paho.MQTTv5 if self._version == 5 else paho.MQTTv311,
+            reconnect_on_failure=False,
+        )
+        client.login = login
+        client.max_inflight_messages_set(0)  # the outbox has a window of its own
+        if login.user is not None:
+            client.username_pw_set(login.user, login.password)
+        if login.tls is not None:
+            client.tls_set_context(login.tls)
+        if login.will is not None:
+            client.will_set(login.will.topic, login.will.payload, qos=1, retain=True)
+        client.on_connect = self._on_connect
+        client.on_subscribe = self._on_subscribe
+        client.on_message = self._on_message
+        client.on_publish = self._on_publish
+        client.on_disconnect = self._on_disconnect
+        client.on_socket_close = self._on_socket_close
+        # With this set, paho writes in loop_write alone.
+        client.on_socket_register_write = lambda *_: None
+        return client
+
+    # The loop.
+
+    def _send(self) -> None:
+        while self.up and (item := self._outbox.take(self._window, self._max_packet_bytes)):
+            sent = self._paho.publish(item.topic, item.payload, qos=1, retain=item.retain)
+            self._on_the_wire[sent.mid] = item
+            self.sent_bytes += len(item.payload)
+
+    def _serve(self, selector: selectors.BaseSelector, wake: socket.socket) -> None:
+        """Waits for the socket or the application, for a second at most, and does what is due."""
+        client, sock = self._paho, cast(socket.socket | None, self._paho.socket())
+        if sock is None:
+            self._lost()
+            return
+        wanted = selectors.EVENT_WRITE if client.want_write() else 0
+        selector.modify(sock, selectors.EVENT_READ | wanted)
+        ready = {key.fileobj: events for key, events in selector.select(1.0)}
+        if wake in ready:
+            with contextlib.suppress(BlockingIOError):
+                wake.recv(4096)
+        events = ready.get(sock, 0)
+        if events & selectors.EVENT_READ:
+            client.loop_read()
+            # TLS reads whole records: what is left of one does not make the socket readable.
+            while client.socket() and isinstance(sock, ssl.SSLSocket) and sock.pending():
+                client.loop_read()
+        if events & selectors.EVENT_WRITE:
+            client.loop_write()
+        client.loop_misc()
+
+    def _say_goodbye(self) -> None:
+        client, sock = self._paho, cast(socket.socket | None, self._paho.socket())
+        if sock is None:
+            return
+        self._leaving = True
+        client.disconnect()
+        deadline = time.monotonic() + (GOODBYE_S if self.answered else 0.1)
+        while client.socket() is not None and time.monotonic() < deadline:
+            with selectors.DefaultSelector() as selector:
+                selector.register(sock, selectors.EVENT_WRITE)
+                selector.select(0.1)
+            client.loop_write()
+        sock.close()
+
+    def _lost(self) -> None:
+        if self.ended is None:
+            address = self._login.address
+            plain = not self.answered and not address.tls
+            hint = ", as a port does that wants mqtts://" if plain else ""
+            self.ended = explain(self._paho.failure, address, hint)
+
+    # Called by paho, in the thread that runs the loop.
+
+    def _on_connect(
+        self, client: paho.Client, _u: Any, _f: Any, code: ReasonCode, properties: Properties | None
+    ) -> None:
+        self.wrong_version = code.value == _WRONG_VERSION
+        self.answered = not self.wrong_version
+        address = self._login.address
+        if code.is_failure:
+            said = _FINAL.get(code.value)
+            said = said and said.format(client_id=self._login.client_id)
+            reason = f"{address} {said or f'refuses the connection: {code.getName()}'}."
+            self.ended = Disconnected(reason, final=said is not None)
+            return
+        self._window = min(WINDOW, getattr(properties, "ReceiveMaximum", WINDOW))
+        self._max_packet_bytes = getattr(properties, "MaximumPacketSize", None)
+        filters = self._login.subscriptions
+        if not filters:
+            self._subscriptions_confirmed()
+        elif self._version == 5:
+            client.subscribe([(name, SubscribeOptions(qos=1)) for name in filters])
+        else:
+            client.subscribe([(name, 1) for name in filters])
+
+    def _on_subscribe(
+        self, _c: paho.Client, _u: Any, _mid: int, codes: list[ReasonCode], _p: Any
+    ) -> None:
+        for name, code in zip(self._login.subscriptions, codes, strict=False):
+            if code.is_failure:
+                reason = f"{self._login.address} refuses the subscription to {name!r}"
+                self.ended = Disconnected(f"{reason}: {code.getName()}.", final=True)
+                return
+        self._subscriptions_confirmed()
+
+    def _subscriptions_confirmed(self) -> None:
+        self.up = True
+        self._inbox.put(Connected(self._max_packet_bytes))
+
+    def _on_message(self, _c: paho.Client, _u: Any, message: paho.MQTTMessage) -> None:
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:
+            return
+        # A broker may still hold a subscription of an earlier version of this client.
+        if any(matches(name, topic) for name in self._login.subscriptions):
+            self._inbox.put(Packet(topic, bytes(message.payload)))
+
+    def _on_publish(self, _c: paho.Client, _u: Any, mid: int, code: ReasonCode, _p: Any) -> None:
+        item = self._on_the_wire.pop(mid)
+        self._outbox.acknowledge(item, refused=code.is_failure)
+        if code.value == _NOT_AUTHORISED and self.ended is None:
+            reason = f"{self._login.address} does not let this user publish on {item.topic!r}."
+            self.ended = Disconnected(reason, final=True)
+
+    def _on_disconnect(
+        self, _c: paho.Client, _u: Any, flags: Any, code: ReasonCode, _p: Any
+    ) -> None:
+        if flags.is_disconnect_packet_from_server and self.ended is None:
+            address = self._login.address
+            if code.value == _TAKEN_OVER:
+                who = f"another client with the id {self._login.client_id!r}"
+                self.ended = Disconnected(f"{who} connected to {address}.", final=True)
+            else:
+                reason = f"{address} ended the connection: {code.getName()}."
+                self.ended = Disconnected(reason, final=code.value == _NOT_AUTHORISED)
+
+    def _on_socket_close(self, _c: paho.Client, _u: Any, sock: Any) -> None:
+        """Reads until the broker hangs up too.
+
+        To close a socket that has something unread resets the connection, the broker might then
+        never see our DISCONNECT and would publish the will.
+        """
+        if self._leaving and self.answered:
+            with contextlib.suppress(OSError, ValueError):
+                sock.settimeout(1.0)
+                sock.shutdown(socket.SHUT_WR)
+                deadline = time.monotonic() + 1.0
+                while sock.recv(65_536) and time.monotonic() < deadline:
+                    pass
+
+
+ANOTHER = "; if it does so again and again, another client may have the same name"
+
+
+def explain(error: OSError | None, address: Address, hint: str) -> Disconnected:
+    """Why a connection could not be made or kept, and whether trying again can help.
+
+    None is an ordinary end of the stream; `hint` is what a hang-up may mean at this moment.
+    """
+    match error:
+        case None | ssl.SSLEOFError() | ConnectionResetError() | BrokenPipeError():
+            return Disconnected(f"{address} hung up{hint or ANOTHER}.", final=False)
+        case ssl.SSLCertVerificationError():
+            what = error.verify_message.rstrip(".")
+            return Disconnected(f"the certificate of {address} is refused: {what}.", final=True)
+        case ssl.SSLError():
+            reason = error.reason or "unknown"
+            if "ALERT" in reason and any(
+                word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
+            ):
+                said = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
+                sentence = f"{address} refuses this client's certificate: {said}."
+                return Disconnected(sentence, final=True)
+            if reason in ("WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST") or (
+                "PROTOCOL_VERSION" in reason
+            ):
+                return Disconnected(f"{address} does not speak TLS 1.2 or newer.", final=True)
+            return Disconnected(f"TLS with {address} failed: {reason.lower()}.", final=False)
+        case socket.gaierror():
+            return Disconnected(f"the host of {address} is not known.", final=False)
+        case ConnectionRefusedError():
+            return Disconnected(f"nothing listens at {address}.", final=False)
+        case TimeoutError():
+            return Disconnected(f"{address} cannot be reached in time.", final=False)
+    return Disconnected(f"{address} cannot be reached: {error.strerror or error}.", final=False)

@@ -1,0 +1,134 @@
+"""The options that say how to reach a broker, the same for the aggregator and for devices."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from broker.protocol.parts import SMALLEST
+from broker.transport.channel import PART_BYTES, Channel
+from broker.transport.mqtt import MqttTransport
+from broker.transport.simulated_link import ShapedTransport
+from broker.transport.transport import (
+    Credentials,
+    Limits,
+    Transport,
+    TransportError,
+    Will,
+    parse_address,
+)
+
+DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
+_PACKET_ROOM = 1024  # bytes; MQTT's own header, topic and properties
+Shape = Callable[[Transport, Limits], Transport]
+
+
+def add_link_options(
+    parser: argparse.ArgumentParser, *, usual_part_bytes: str = str(PART_BYTES)
+) -> None:
+    link = parser.add_argument_group("link to the broker")
+    add = link.add_argument
+    add(
+        "--broker",
+        default=DEFAULT_BROKER,
+        metavar="URL",
+        help="mqtt://HOST:PORT, or mqtts:// with TLS (default %(default)s)",
+    )
+    add("--user", help="user name at the broker")
+    add("--password-file", type=Path, metavar="FILE", help="its first line is the password")
+    add(
+        "--ca-file",
+        type=Path,
+        metavar="FILE",
+        help="authority that signed the broker's certificate",
+    )
+    add("--certificate-file", type=Path, metavar="FILE", help="our own certificate")
+    add("--key-file", type=Path, metavar="FILE", help="its private key")
+    add(
+        "--part-bytes",
+        type=int,
+        metavar="N",
+        help=f"larger messages are sent in parts (default {usual_part_bytes})",
+    )
+
+
+def add_simulation_options(parser: argparse.ArgumentParser) -> None:
+    link = parser.add_argument_group("simulated link", "to study round time on a fast network")
+    add = link.add_argument
+    add("--simulate-link", action="store_true", help="be as slow as the profile's bandwidth_kbps")
+    add("--latency-ms", type=latency, default=0.0, metavar="MS", help="each way (default 0)")
+    add("--loss", type=loss, default=0.0, metavar="P", help="part of packets, as 0.1 (default 0)")
+
+
+def latency(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 60_000:
+        raise argparse.ArgumentTypeError("must be from 0 to 60000")
+    return number
+
+
+def loss(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < 1:
+        raise argparse.ArgumentTypeError("must be at least 0 and below 1")
+    return number
+
+
+def simulated_link(args: argparse.Namespace, *, bandwidth_kbps: float, seed: str) -> Shape | None:
+    """What puts a transport behind the link that the options describe, if they ask for one."""
+    if not args.simulate_link:
+        return None
+    return lambda transport, limits: ShapedTransport(
+        transport,
+        bandwidth_kbps=bandwidth_kbps,
+        latency_seconds=args.latency_ms / 1000,
+        loss=args.loss,
+        seed=seed,
+        limits=limits,
+    )
+
+
+def part_bytes_within(packet_limit_kib: int) -> int:
+    """How large a part may be so that its whole packet stays within the limit."""
+    return 1024 * packet_limit_kib - _PACKET_ROOM
+
+
+def open_channel(
+    args: argparse.Namespace,
+    *,
+    client_id: str,
+    subscriptions: Sequence[str],
+    will: Will,
+    limit: int,
+    inbox_bytes: int,
+    part_bytes: int = PART_BYTES,
+    shape: Shape | None = None,
+) -> Channel:
+    """A channel as the options say; it connects in the background and keeps trying.
+
+    `part_bytes` is for when the options do not say it; `shape` puts a simulated link in between.
+    """
+    if args.part_bytes is not None and args.part_bytes < SMALLEST:
+        raise TransportError(f"--part-bytes must be at least {SMALLEST}.")
+    limits = Limits(inbox_bytes=inbox_bytes, outbox_bytes=max(inbox_bytes, 2 * limit))
+    transport: Transport = MqttTransport(
+        parse_address(args.broker),
+        client_id=client_id,
+        subscriptions=subscriptions,
+        will=will,
+        credentials=Credentials(
+            user=args.user,
+            password_file=args.password_file,
+            ca_file=args.ca_file,
+            certificate_file=args.certificate_file,
+            key_file=args.key_file,
+        ),
+        limits=limits,
+    )
+    return Channel(
+        transport if shape is None else shape(transport, limits),
+        limit=limit,
+        part_bytes=args.part_bytes or part_bytes,
+        held_limit=inbox_bytes,
+    )

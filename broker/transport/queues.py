@@ -1,0 +1,188 @@
+"""The two bounded boxes between an application and the network; both are safe between threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from broker.transport.transport import Disconnected, Event, Limits, Packet, packet_bytes
+
+WINDOW_BYTES = 2 * 2**20  # unacknowledged at once: little enough to be sent within the keepalive
+LARGEST_PACKET = 268_435_455  # bytes: MQTT counts a packet in 28 bits
+GIVE_UP_AFTER = 5  # links lost while one packet was the oldest on the wire
+
+
+class Inbox:
+    """Events that were not read yet; packets are bounded in number and bytes."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._events: deque[Event] = deque()
+        self._packets = 0
+        self._bytes = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self.received_bytes = 0
+        self.dropped = 0
+
+    def put(self, event: Event) -> None:
+        with self._changed:
+            if isinstance(event, Packet):
+                size = len(event.payload)
+                self.received_bytes += size
+                if (
+                    self._packets >= self._limits.inbox_packets
+                    or self._bytes + size > self._limits.inbox_bytes
+                ):
+                    self.dropped += 1
+                    return
+                self._packets += 1
+                self._bytes += size
+            elif isinstance(event, Disconnected) and isinstance(self._newest(), Disconnected):
+                self._events.pop()  # nobody reads, and only the last reason is of interest
+            self._events.append(event)
+            self._changed.notify()
+
+    def get(self, timeout: float) -> Event | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._events or self._closed, timeout)
+            if not self._events:
+                return None
+            event = self._events.popleft()
+            if isinstance(event, Packet):
+                self._packets -= 1
+                self._bytes -= len(event.payload)
+            return event
+
+    def close(self) -> None:
+        """Nothing more will come; what arrived before can still be read."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _newest(self) -> Event | None:
+        return self._events[-1] if self._events else None
+
+
+@dataclass(frozen=True, eq=False)
+class Outgoing:
+    """A packet that the broker has not acknowledged."""
+
+    number: int  # in order of publication
+    topic: str
+    payload: bytes
+    retain: bool
+
+
+class Outbox:
+    """What was published and not acknowledged, oldest first; bounded in number and bytes."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._added = -1  # the newest packet's number
+        self._waiting: deque[Outgoing] = deque()
+        self._on_the_wire: dict[int, Outgoing] = {}  # by number, oldest first
+        self._bytes = 0
+        self._wire_bytes = 0
+        self._losses = (-1, 0)  # the oldest packet on the wire when links broke, and how many broke
+        self._suspected = -1  # up to this number, one at a time: one of them may break links
+        self._dropped_since_flush = False
+        self._closed = False
+        self._changed = threading.Condition()
+        self.dropped = 0
+
+    def add(self, topic: str, payload: bytes, *, retain: bool) -> None:
+        with self._changed:
+            self._added += 1
+            if (
+                self._closed
+                or len(self._waiting) + len(self._on_the_wire) >= self._limits.outbox_packets
+                or self._bytes + len(payload) > self._limits.outbox_bytes
+                or packet_bytes(topic, len(payload)) > LARGEST_PACKET
+            ):
+                self._note_drop()
+                return
+            self._waiting.append(Outgoing(self._added, topic, payload, retain))
+            self._bytes += len(payload)
+
+    def take(self, window: int, max_packet_bytes: int | None) -> Outgoing | None:
+        """The next packet for the wire, if it may already go.
+
+        `window` is how many packets may be unacknowledged at once. A packet that is larger than
+        the broker takes would end every link that it is sent on, so it is dropped here.
+        """
+        with self._changed:
+            while self._waiting:
+                item = self._waiting[0]
+                size = len(item.payload)
+                if packet_bytes(item.topic, size) > (max_packet_bytes or LARGEST_PACKET):
+                    self._drop_oldest_waiting()
+                    continue
+                allowed = 1 if self._oldest() <= self._suspected else window
+                if self._on_the_wire and (
+                    len(self._on_the_wire) >= allowed or self._wire_bytes + size > WINDOW_BYTES
+                ):
+                    return None
+                self._on_the_wire[item.number] = self._waiting.popleft()
+                self._wire_bytes += size
+                return item
+            return None
+
+    def acknowledge(self, item: Outgoing, *, refused: bool = False) -> None:
+        with self._changed:
+            if self._on_the_wire.pop(item.number, None) is not None:
+                self._wire_bytes -= len(item.payload)
+                self._bytes -= len(item.payload)
+                if refused:
+                    self._note_drop()
+                self._changed.notify_all()
+
+    def link_lost(self) -> None:
+        """Puts what was on the wire back in front.
+
+        A broker that tells no limit hangs up on a packet that is too large, again and again. So
+        these packets then go one at a time, and one that every link broke on is dropped.
+        """
+        with self._changed:
+            if not self._on_the_wire:
+                return
+            self._suspected = max(self._suspected, *self._on_the_wire)
+            oldest, (suspect, losses) = min(self._on_the_wire), self._losses
+            self._losses = (oldest, losses + 1 if oldest == suspect else 1)
+            self._waiting.extendleft(reversed(self._on_the_wire.values()))
+            self._on_the_wire.clear()
+            self._wire_bytes = 0
+            if self._losses[1] >= GIVE_UP_AFTER:
+                self._drop_oldest_waiting()
+
+    def flush(self, timeout: float) -> bool:
+        """Whether everything added so far is acknowledged in time.
+
+        It is not, if something was dropped since the last flush.
+        """
+        with self._changed:
+            last = self._added
+            self._changed.wait_for(lambda: self._closed or self._oldest() > last, timeout)
+            complete = self._oldest() > last and not self._dropped_since_flush
+            self._dropped_since_flush = False
+            return complete
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _oldest(self) -> float:
+        waiting = self._waiting[0].number if self._waiting else float("inf")
+        return min(waiting, min(self._on_the_wire, default=waiting))
+
+    def _drop_oldest_waiting(self) -> None:
+        item = self._waiting.popleft()
+        self._bytes -= len(item.payload)
+        self._note_drop()
+        self._changed.notify_all()
+
+    def _note_drop(self) -> None:
+        self.dropped += 1
+        self._dropped_since_flush = True
