@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from firmware_sim.probe import peak_memory_bytes, random_input
-from firmware_sim.runtime import Model, TensorSpec, runtime_version
-from firmware_sim.steps import take_batch
+from firmware_sim.training.runtime import Model, TensorSpec, runtime_version
+from firmware_sim.training.steps import take_batch
 
 if TYPE_CHECKING:
-    from firmware_sim.environments.atari import AtariGame
+    from firmware_sim.playing.environments.atari import AtariGame
 
 
 def measure(
@@ -42,8 +42,8 @@ def measure(
     `batch` is by default what the model takes at once.
     """
     if device:
-        import firmware_sim.device  # noqa: F401  what the agent loads counts too
-        from firmware_sim.limits import return_freed_memory
+        import firmware_sim.device.__main__  # noqa: F401  what the agent loads counts too
+        from firmware_sim.training.limits import return_freed_memory
 
         return_freed_memory()
     imported = peak_memory_bytes()
@@ -88,7 +88,7 @@ def measure(
 
 def _checkpoint(model: Model, *, restore: bool = False) -> None:
     """Writes a checkpoint with an update in it, and goes on from it."""
-    from firmware_sim.checkpoint import Checkpoint, Checkpoints
+    from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 
     shared = model.call("get_shared")
     update = b"".join(value.tobytes() for value in shared.values())
@@ -121,8 +121,8 @@ def _evaluate(model: Model) -> None:
 
 def _game(model: Model) -> AtariGame | None:
     """A game that has begun, if the model learns from one; without ale-py there is none to play."""
-    from firmware_sim.environments.atari import OBSERVATION, AtariGame
-    from firmware_sim.tasks import TaskError
+    from firmware_sim.playing.environments.atari import OBSERVATION, AtariGame
+    from firmware_sim.tasks.task import TaskError
 
     x = model.inputs("infer")["x"]
     if (x.shape[1:], x.dtype) != (OBSERVATION.shape, OBSERVATION.dtype):

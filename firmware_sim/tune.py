@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from firmware_sim.bundle import digest
+from firmware_sim.bundle.reader import digest
 from firmware_sim.probe import random_input
-from firmware_sim.runtime import Model, RuntimeUnavailable, choose_runtime, runtime_version
+from firmware_sim.training.runtime import Model, RuntimeUnavailable, choose_runtime, runtime_version
 
 FORMAT = 1  # of the index and of the file that is written
 INDEX = "index.json"

@@ -22,10 +22,10 @@ from rich.table import Table
 
 from broker.brokers.mosquitto_process import Mosquitto, free_port
 from broker.protocol.wire import below
-from firmware_sim.bundle import open_bundle
-from firmware_sim.checkpoint import Checkpoints
-from firmware_sim.device import shared_slice
-from firmware_sim.packs import Packs
+from firmware_sim.bundle.reader import open_bundle
+from firmware_sim.device.__main__ import shared_slice
+from firmware_sim.packs.installed import Packs
+from firmware_sim.training.checkpoint import Checkpoints
 from toolkit.fleet.processes import Child, stopping
 from toolkit.pack import pack
 from toolkit.provisioning.fleet import Provisioned, provision

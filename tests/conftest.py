@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from firmware_sim.bundle import Bundle, open_bundle
+from firmware_sim.bundle.reader import Bundle, open_bundle
 
 
 @pytest.fixture(scope="session")

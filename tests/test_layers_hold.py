@@ -65,7 +65,9 @@ def test_profiles_load_nothing_else_of_ours():
 
 def test_the_broker_and_the_device_never_load_tensorflow():
     names = [*modules("broker"), *modules("firmware_sim")]
-    assert {"broker.protocol.slice", "firmware_sim.runtime", "firmware_sim.device"} <= set(names)
+    assert {"broker.protocol.slice", "firmware_sim.training.runtime", "firmware_sim.device"} <= set(
+        names
+    )
     loaded = loaded_by(*names)
     assert loaded & HEAVY == set()
     assert "toolkit" not in loaded
@@ -75,7 +77,7 @@ def test_the_broker_and_the_device_never_load_tensorflow():
 
 def test_a_device_needs_little():
     """numpy, a runtime, paho-mqtt and safetensors; no ONNX, no asyncio broker, no drawing."""
-    loaded = loaded_by("firmware_sim.device")
+    loaded = loaded_by("firmware_sim.device.__main__")
     assert loaded & {"onnx", "amqtt", "cryptography", "matplotlib", "rich", "typer"} == set()
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from firmware_sim.bundle import open_bundle
+from firmware_sim.bundle.reader import open_bundle
 from profiles import Profile, load_profile, profile_names
 from toolkit.bench.commands import bench
 from toolkit.errors import ToolkitError

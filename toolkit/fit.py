@@ -18,7 +18,7 @@ from typing import Any
 import keras
 from rich.table import Table
 
-from firmware_sim.limits import MIB, stored_bytes
+from firmware_sim.training.limits import MIB, stored_bytes
 from profiles import Profile
 from toolkit.branch import Branch
 from toolkit.counting import count

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from firmware_sim.bundle import Bundle
+from firmware_sim.bundle.reader import Bundle
 
 
 def inspect_bundle(bundle: Bundle) -> dict[str, Any]:

@@ -10,11 +10,10 @@ from itertools import chain
 from pathlib import Path
 
 from broker.protocol.topics import AGGREGATOR
-from firmware_sim.bundle import FILES, MANIFEST, open_bundle
-from firmware_sim.device import arguments as device_arguments
-from firmware_sim.device import profile_of
-from firmware_sim.from_pack import check_arguments
-from firmware_sim.pack import (
+from firmware_sim.bundle.reader import FILES, MANIFEST, open_bundle
+from firmware_sim.device.__main__ import arguments as device_arguments
+from firmware_sim.device.__main__ import profile_of
+from firmware_sim.packs.format import (
     BUNDLE,
     CREDENTIAL_FILES,
     CREDENTIALS,
@@ -31,6 +30,7 @@ from firmware_sim.pack import (
     header,
     padding,
 )
+from firmware_sim.packs.options import check_arguments
 from toolkit.errors import ProvisionError
 from toolkit.provisioning.fleet import credentials_of, known_fleet
 from toolkit.provisioning.private_files import read, write

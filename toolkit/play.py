@@ -21,9 +21,9 @@ from toolkit.terminal import quiet_terminal
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from firmware_sim.bundle import Bundle
-    from firmware_sim.environments import Environment
-    from firmware_sim.runtime import Array, Model
+    from firmware_sim.bundle.reader import Bundle
+    from firmware_sim.playing.environments import Environment
+    from firmware_sim.training.runtime import Array, Model
 
 PLAY_EXAMPLES = (
     "Examples:\n\n"
@@ -61,10 +61,10 @@ def play(
     seed: Annotated[int, typer.Option(help="Of the game and of random actions.", min=0)] = 0,
 ) -> None:
     """Play one episode with the weights that a device has trained, and draw it."""
-    from firmware_sim.bundle import open_bundle
-    from firmware_sim.device import runtime_for
-    from firmware_sim.runtime import Model
-    from firmware_sim.tasks import TaskError
+    from firmware_sim.bundle.reader import open_bundle
+    from firmware_sim.device.__main__ import runtime_for
+    from firmware_sim.tasks.task import TaskError
+    from firmware_sim.training.runtime import Model
     from toolkit.requantise import read_weights
 
     save = writer_for(out)
@@ -84,10 +84,10 @@ def play(
 
 def game_for(bundle: Bundle, model: Model, game: str | None) -> Environment:
     """The game that is asked for, or that the branch was made for, if they fit."""
-    from firmware_sim.environments import make_environment
-    from firmware_sim.tasks import game_of
-    from firmware_sim.tasks.dqn import outputs_for
-    from firmware_sim.tasks.dqn_options import usual_options
+    from firmware_sim.playing.dqn import outputs_for
+    from firmware_sim.playing.environments import make_environment
+    from firmware_sim.playing.options import usual_options
+    from firmware_sim.playing.player import game_of
 
     known = _ZOO.fullmatch(str(bundle.manifest["branch"]["name"]))
     if known is not None:
@@ -112,7 +112,7 @@ def pictures(
     model: Model, environment: Environment, episode: Episode, *, epsilon: float, seed: int
 ) -> Iterator[Image]:
     """One before the first step and one after each; `episode` counts on the way."""
-    from firmware_sim.tasks.dqn import choose
+    from firmware_sim.playing.dqn import choose
 
     rng = np.random.default_rng(seed)
     obs, ended = environment.reset(seed), False

@@ -23,12 +23,22 @@ from safetensors.numpy import load_file, save_file
 
 from broker.durable import read_sealed
 from broker.protocol.wire import WireError, below
-from firmware_sim.bundle import FILES, INFER, MANIFEST, MODEL, SLICE, Bundle, digest, open_bundle
-from firmware_sim.checkpoint import FILE, CheckpointError, Checkpoints
-from firmware_sim.runtime import Array, Model, choose_runtime, installed_runtimes
-from firmware_sim.tasks import TaskError, cifar10, digits
+from firmware_sim.bundle.reader import (
+    FILES,
+    INFER,
+    MANIFEST,
+    MODEL,
+    SLICE,
+    Bundle,
+    digest,
+    open_bundle,
+)
+from firmware_sim.tasks import cifar10, digits
 from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.labelled import Examples, check_examples, check_kind
+from firmware_sim.tasks.task import TaskError
+from firmware_sim.training.checkpoint import FILE, CheckpointError, Checkpoints
+from firmware_sim.training.runtime import Array, Model, choose_runtime, installed_runtimes
 from toolkit.errors import ExportError, ModelError
 from toolkit.export.writing import replacing
 from toolkit.fresh_process import report_of

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from firmware_sim.bundle import BundleError
-from firmware_sim.pack import PackError
-from firmware_sim.runtime import RuntimeUnavailable
+from firmware_sim.bundle.reader import BundleError
+from firmware_sim.packs.format import PackError
+from firmware_sim.training.runtime import RuntimeUnavailable
 from profiles import ProfileError
 from toolkit.errors import ToolkitError
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from firmware_sim.bundle import Bundle
-from firmware_sim.runtime import Array, Model, TensorSpec
-from firmware_sim.steps import batch_size
-from firmware_sim.supervised import Batches, evaluate, train
+from firmware_sim.bundle.reader import Bundle
 from firmware_sim.tasks.state import digest, pack, unpack
+from firmware_sim.tasks.supervised import Batches, evaluate, train
 from firmware_sim.tasks.task import TaskError, signature_for, training_inputs
+from firmware_sim.training.runtime import Array, Model, TensorSpec
+from firmware_sim.training.steps import batch_size
 
 # All devices divide the same order among them, whatever their own seeds are.
 DIVISION_SEED = 0

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from firmware_sim.runtime import Array
 from firmware_sim.tasks.task import TaskError
+from firmware_sim.training.runtime import Array
 
 
 def digest(*parts: Array) -> bytes:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from firmware_sim.bundle import Bundle
-from firmware_sim.runtime import Array, Model, TensorSpec
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.training.runtime import Array, Model, TensorSpec
 
 if TYPE_CHECKING:
-    from firmware_sim.tasks.dqn_options import DqnOptions
+    from firmware_sim.playing.options import DqnOptions
 
 # What is exchanged decides which signature takes a mini-batch.
 SIGNATURES = {"delta": "train", "gradient": "accumulate"}

@@ -13,7 +13,7 @@ import typer
 import typer.main
 
 from broker.aggregator.__main__ import __main__ as aggregator
-from firmware_sim import device
+from firmware_sim.device.__main__ import __main__ as device
 from toolkit.cli import app
 
 ROOT = Path(__file__).parents[2]

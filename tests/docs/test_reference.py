@@ -15,7 +15,7 @@ from broker.protocol.messages import Message, Reason, Update
 from broker.protocol.quantisation import ENCODINGS
 from broker.protocol.topics import ROOT as TOPIC_ROOT
 from broker.protocol.topics import Topics
-from firmware_sim.agent import _GO_ON
+from firmware_sim.device.agent import _GO_ON
 from profiles import Profile, load_profile, profile_names
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 PACKAGES = ("broker", "firmware_sim", "profiles", "toolkit")
 LISTS = (
     "toolkit/terminal.py",
-    "firmware_sim/device.py",
+    "firmware_sim/device/__main__.py",
     "broker/aggregator/__main__.py",
 )  # USER_ERRORS
 # Beside USER_ERRORS: what devices are told, why a link failed, and options that are wrong. The

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from firmware_sim.bundle import Bundle
-from firmware_sim.runtime import installed_runtimes
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.training.runtime import installed_runtimes
 
 
 def report(bundle: Bundle, *options: str) -> dict[str, Any]:

@@ -38,10 +38,10 @@ from broker.protocol.topics import ROOT, Topics
 from broker.transport.channel import Channel
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Address, Connected, Packet, Will, matches
-from firmware_sim.agent import Agent
-from firmware_sim.bundle import Bundle, open_bundle
-from firmware_sim.checkpoint import Checkpoint, Checkpoints
-from firmware_sim.rounds import Plan, Rounds, Stopped
+from firmware_sim.bundle.reader import Bundle, open_bundle
+from firmware_sim.device.agent import Agent
+from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
+from firmware_sim.training.rounds import Plan, Rounds, Stopped
 from toolkit.fleet.processes import Child, stopping
 
 PATIENCE = 60.0  # seconds until a test gives up; nothing takes that long

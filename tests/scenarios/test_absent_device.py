@@ -18,8 +18,8 @@ from broker.aggregator.slice_file import read_slice
 from broker.protocol.messages import DeviceState, Reason, Shared, Update, Verdict
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import Topics
-from firmware_sim.bundle import SLICE, Bundle
-from firmware_sim.device import shared_slice
+from firmware_sim.bundle.reader import SLICE, Bundle
+from firmware_sim.device.__main__ import shared_slice
 
 pytestmark = pytest.mark.xdist_group("fleet")
 

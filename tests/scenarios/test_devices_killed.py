@@ -19,9 +19,9 @@ from broker.aggregator.slice_file import read_slice
 from broker.protocol.messages import DeviceState, Shared, Update, Verdict
 from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
-from firmware_sim.bundle import MODEL, SLICE, Bundle
-from firmware_sim.checkpoint import Checkpoint, Checkpoints
-from firmware_sim.device import INTERRUPTED, shared_slice
+from firmware_sim.bundle.reader import MODEL, SLICE, Bundle
+from firmware_sim.device.__main__ import INTERRUPTED, shared_slice
+from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 
 pytestmark = pytest.mark.xdist_group("fleet")
 

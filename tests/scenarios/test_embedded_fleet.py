@@ -17,7 +17,7 @@ import pytest
 from broker.brokers.mosquitto_process import free_port
 from broker.protocol.wire import below
 from broker.transport.transport import Address
-from firmware_sim.checkpoint import Checkpoints
+from firmware_sim.training.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.xdist_group("fleet")
 ROUNDS = 2

@@ -22,8 +22,8 @@ from onnx import numpy_helper
 from broker.protocol.messages import Shared, Update
 from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
-from firmware_sim.bundle import MODEL, SLICE, Bundle
-from firmware_sim.checkpoint import Checkpoints
+from firmware_sim.bundle.reader import MODEL, SLICE, Bundle
+from firmware_sim.training.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.xdist_group("fleet")
 

@@ -18,9 +18,9 @@ from broker.aggregator.store import SNAPSHOT
 from broker.brokers.mosquitto_process import Mosquitto
 from broker.durable import read_sealed
 from broker.protocol.wire import below
-from firmware_sim.bundle import Bundle
-from firmware_sim.checkpoint import Checkpoints
-from firmware_sim.device import shared_slice
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.device.__main__ import shared_slice
+from firmware_sim.training.checkpoint import Checkpoints
 from toolkit.fleet.processes import Child, stopping
 from toolkit.pack import pack
 from toolkit.provisioning.fleet import provision

@@ -18,9 +18,9 @@ import pytest
 
 from broker.brokers.mosquitto_process import Mosquitto
 from broker.protocol.wire import below
-from firmware_sim.bundle import Bundle
-from firmware_sim.checkpoint import Checkpoints
-from firmware_sim.device import shared_slice
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.device.__main__ import shared_slice
+from firmware_sim.training.checkpoint import Checkpoints
 from toolkit.provisioning.fleet import Provisioned, provision
 
 pytestmark = pytest.mark.xdist_group("fleet")

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import pytest
 
-from firmware_sim.bundle import Bundle
+from firmware_sim.bundle.reader import Bundle
 from profiles import Profile, load_profile, profile_names
 from toolkit import zoo
 from toolkit.export.bundle import export

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firmware_sim.bundle import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
+from firmware_sim.bundle.reader import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
 from profiles import Profile, profile_names
 
 Toolkit = Callable[..., Any]

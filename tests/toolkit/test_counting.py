@@ -2,7 +2,7 @@
 
 import pytest
 
-from firmware_sim.environments import make_environment
+from firmware_sim.playing.environments import make_environment
 from toolkit import zoo
 from toolkit.branch import sharing_everything
 from toolkit.counting import Counts, count, training_operations

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from firmware_sim.bundle import Bundle, open_bundle
-from firmware_sim.pack import read_key
-from firmware_sim.packs import Packs
+from firmware_sim.bundle.reader import Bundle, open_bundle
+from firmware_sim.packs.format import read_key
+from firmware_sim.packs.installed import Packs
 from toolkit.provisioning.fleet import provision
 
 Toolkit = Callable[..., Any]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from broker.durable import read_sealed, write_sealed
-from firmware_sim.bundle import INFER, MODEL, SLICE, Bundle, open_bundle
-from firmware_sim.checkpoint import FILE
-from firmware_sim.runtime import Model
+from firmware_sim.bundle.reader import INFER, MODEL, SLICE, Bundle, open_bundle
 from firmware_sim.tasks.digits import read_digits
+from firmware_sim.training.checkpoint import FILE
+from firmware_sim.training.runtime import Model
 
 Toolkit = Callable[..., Any]
 Listing = Callable[[Path], dict[str, bytes]]

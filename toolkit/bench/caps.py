@@ -22,8 +22,8 @@ from rich.table import Table
 from broker.protocol.messages import Shared, Update, to_bytes
 from broker.protocol.quantisation import encode_tensors
 from broker.protocol.slice import Slice
-from firmware_sim.bundle import Bundle
-from firmware_sim.device import shared_slice
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.device.__main__ import shared_slice
 from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.calibration import calibration_for

@@ -24,16 +24,16 @@ from broker.aggregator.__main__ import read_slices
 from broker.log import Log
 from broker.protocol.topics import AGGREGATOR, Topics
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
-from firmware_sim.bundle import Bundle
-from firmware_sim.checkpoint import Checkpoints, Residual
-from firmware_sim.compression import Compression
-from firmware_sim.device import runtime_for, shared_slice
-from firmware_sim.learner import Learner
-from firmware_sim.rounds import Plan, Rounds
-from firmware_sim.runtime import Model
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.device.__main__ import runtime_for, shared_slice
+from firmware_sim.device.compression import Compression
 from firmware_sim.tasks.cifar10 import read_cifar10
 from firmware_sim.tasks.digits import read_digits
 from firmware_sim.tasks.labelled import Examples, LabelledTask, own_share
+from firmware_sim.training.checkpoint import Checkpoints, Residual
+from firmware_sim.training.learner import Learner
+from firmware_sim.training.rounds import Plan, Rounds
+from firmware_sim.training.runtime import Model
 from profiles import load_profile
 from toolkit import zoo
 from toolkit.calibration import calibration_for

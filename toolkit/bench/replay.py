@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from firmware_sim.environments.atari import AtariGame
-from firmware_sim.frames import CHUNK, STACK, Frames, MemoryArena
-from firmware_sim.replay import bytes_for
-from firmware_sim.runtime import Array
-from firmware_sim.tasks.dqn_options import DqnOptions
+from firmware_sim.playing.environments.atari import AtariGame
+from firmware_sim.playing.frames import CHUNK, STACK, Frames, MemoryArena
+from firmware_sim.playing.options import DqnOptions
+from firmware_sim.playing.replay import bytes_for
+from firmware_sim.training.runtime import Array
 from toolkit.fresh_process import report_of
 
 GAMES = ("breakout", "beam_rider", "space_invaders")

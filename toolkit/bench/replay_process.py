@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from firmware_sim.bundle import open_bundle
-from firmware_sim.device import runtime_for  # with all that a device imports
+from firmware_sim.bundle.reader import open_bundle
+from firmware_sim.device.__main__ import runtime_for  # with all that a device imports
+from firmware_sim.playing.options import DqnOptions
+from firmware_sim.playing.player import make_player
+from firmware_sim.playing.replay import StackedReplay
 from firmware_sim.probe import peak_memory_bytes
-from firmware_sim.replay import StackedReplay
-from firmware_sim.runtime import Model
-from firmware_sim.tasks import TaskOptions
-from firmware_sim.tasks.dqn_options import DqnOptions
-from firmware_sim.tasks.player import make_player
+from firmware_sim.tasks.task import TaskOptions
+from firmware_sim.training.runtime import Model
 
 BATCH = 32
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from rich.table import Table
 
-from firmware_sim.tasks import TaskError, game_of
+from firmware_sim.playing.player import game_of
+from firmware_sim.tasks.task import TaskError
 from toolkit.bench.rl_timing import bench_options
 from toolkit.errors import ToolkitError
 from toolkit.fresh_process import report_of
@@ -113,7 +114,7 @@ def _checked(task: str, game: str | None) -> str:
 
 def _export(task: str, kind: str, game: str, target: Path) -> Path:
     # TensorFlow is loaded only now, when there is something to export.
-    from firmware_sim.environments import make_environment
+    from firmware_sim.playing.environments import make_environment
     from profiles import load_profile
     from toolkit import zoo
     from toolkit.calibration import calibration_for

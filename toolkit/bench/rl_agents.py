@@ -21,10 +21,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from firmware_sim.environments import make_environment
+from firmware_sim.playing.environments import make_environment
+from firmware_sim.playing.player import game_of
 from firmware_sim.probe import peak_memory_bytes
-from firmware_sim.runtime import Array
-from firmware_sim.tasks import game_of
+from firmware_sim.training.runtime import Array
 from toolkit import zoo
 from toolkit.bench.rl_timing import bench_options, timed
 from toolkit.branch import Branch

@@ -17,15 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from firmware_sim.bundle import open_bundle
-from firmware_sim.device import runtime_for  # with all that a device imports
-from firmware_sim.environments import make_environment
+from firmware_sim.bundle.reader import open_bundle
+from firmware_sim.device.__main__ import runtime_for  # with all that a device imports
+from firmware_sim.playing.budget import make_replay
+from firmware_sim.playing.dqn import DqnTask
+from firmware_sim.playing.environments import make_environment
+from firmware_sim.playing.player import game_of
 from firmware_sim.probe import peak_memory_bytes
-from firmware_sim.runtime import Array, Model
-from firmware_sim.steps import batch_size
-from firmware_sim.tasks import TaskOptions, game_of
-from firmware_sim.tasks.dqn import DqnTask
-from firmware_sim.tasks.replays import make_replay
+from firmware_sim.tasks.task import TaskOptions
+from firmware_sim.training.runtime import Array, Model
+from firmware_sim.training.steps import batch_size
 from toolkit.bench.rl_timing import bench_options, timed
 
 WATCHED = ("environment", "act", "replay", "train")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from firmware_sim.tasks.dqn_options import DqnOptions, usual_options
+from firmware_sim.playing.options import DqnOptions, usual_options
 
 
 def bench_options(game: str, warm_up: int) -> DqnOptions:

@@ -25,11 +25,11 @@ from broker.protocol.topics import Topics
 from broker.transport.channel import Channel
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Address, Will
-from firmware_sim.agent import Agent
-from firmware_sim.checkpoint import Checkpoints
-from firmware_sim.learner import Learner
-from firmware_sim.rounds import Plan, Rounds
-from firmware_sim.runtime import Array
+from firmware_sim.device.agent import Agent
+from firmware_sim.training.checkpoint import Checkpoints
+from firmware_sim.training.learner import Learner
+from firmware_sim.training.rounds import Plan, Rounds
+from firmware_sim.training.runtime import Array
 from toolkit.fleet.processes import Child, stopping
 
 _LIMIT = 64 * 2**20  # bytes of a message

@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.table import Table
 
-from firmware_sim.runtime import installed_runtimes, runtime_version
+from firmware_sim.training.runtime import installed_runtimes, runtime_version
 from toolkit import zoo
 from toolkit.bench import operations
 from toolkit.bench.torch_step import described

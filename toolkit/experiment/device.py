@@ -8,7 +8,7 @@ from typing import TextIO
 
 from broker.aggregator.slice_file import read_slice
 from broker.log import Log
-from firmware_sim.rounds import Rounds
+from firmware_sim.training.rounds import Rounds
 from toolkit.branch import Branch
 from toolkit.experiment.cell import Cell
 from toolkit.experiment.engines import model_for

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from firmware_sim.runtime import Array, Model
+from firmware_sim.training.runtime import Array, Model
 from toolkit.branch import Branch
 from toolkit.experiment.cell import BATCH, Cell
 from toolkit.training.module import TARGET

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
-from firmware_sim.tasks import TaskError, game_of
+from firmware_sim.playing.player import game_of
+from firmware_sim.tasks.task import TaskError
 from toolkit.experiment.cell import (
     ANY,
     DEVICES,

@@ -9,9 +9,9 @@ from typing import TextIO
 
 from broker.log import Log
 from broker.protocol.slice import Tensors
-from firmware_sim.checkpoint import Checkpoint, Checkpoints
-from firmware_sim.learner import Learner
-from firmware_sim.rounds import Plan, Rounds
+from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
+from firmware_sim.training.learner import Learner
+from firmware_sim.training.rounds import Plan, Rounds
 from toolkit.experiment.branches import player_branch
 from toolkit.experiment.device import StudyDevice, Tell
 from toolkit.experiment.players import player

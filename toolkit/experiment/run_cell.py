@@ -21,7 +21,7 @@ from broker.durable import claim
 from broker.log import Log
 from broker.protocol.slice import Tensors, digest, union
 from broker.transport.transport import Address
-from firmware_sim.isolated import train_alone
+from firmware_sim.device.isolated import train_alone
 from toolkit.experiment.cell import Cell, ExperimentError
 from toolkit.experiment.data import digest_of, read_task
 from toolkit.experiment.device import StudyDevice, Tell

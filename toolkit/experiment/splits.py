@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from firmware_sim.runtime import Array
+from firmware_sim.training.runtime import Array
 from toolkit.experiment.cell import ExperimentError
 from toolkit.experiment.supervised_cell import parse_split
 

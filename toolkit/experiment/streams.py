@@ -13,7 +13,7 @@ import struct
 
 from tensorflow.lite.python import schema_py_generated as schema
 
-from firmware_sim.runtime import RUNTIMES, Model, choose_runtime
+from firmware_sim.training.runtime import RUNTIMES, Model, choose_runtime
 
 _SEED2 = 6  # offset of the field in the flatbuffer's table `RandomOptions`
 

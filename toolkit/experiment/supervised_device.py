@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TextIO
 
-from firmware_sim.checkpoint import Checkpoint, Checkpoints
-from firmware_sim.learner import Learner
-from firmware_sim.rounds import Plan, Rounds
 from firmware_sim.tasks.labelled import Examples
+from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
+from firmware_sim.training.learner import Learner
+from firmware_sim.training.rounds import Plan, Rounds
 from toolkit.experiment.branches import supervised_branch
 from toolkit.experiment.cell import POWERFUL, WEAK
 from toolkit.experiment.device import StudyDevice, Tell

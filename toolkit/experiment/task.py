@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from broker.protocol.wire import below
-from firmware_sim.runtime import Array, Model
-from firmware_sim.supervised import evaluate
 from firmware_sim.tasks.labelled import Examples, LabelledTask
+from firmware_sim.tasks.supervised import evaluate
+from firmware_sim.training.runtime import Array, Model
 from toolkit.experiment.cell import BATCH
 from toolkit.experiment.splits import Part
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from firmware_sim.runtime import Model, TensorSpec
+from firmware_sim.training.runtime import Model, TensorSpec
 from toolkit.autodiff.program import Node, Program, Value
 from toolkit.autodiff.rules import RULES
 from toolkit.autodiff.rules.random import RULES as RANDOM_RULES

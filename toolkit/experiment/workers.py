@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from broker.transport.transport import Address
-from firmware_sim.checkpoint import CheckpointError
-from firmware_sim.rounds import Diverged
-from firmware_sim.tasks import TaskError
+from firmware_sim.tasks.task import TaskError
+from firmware_sim.training.checkpoint import CheckpointError
+from firmware_sim.training.rounds import Diverged
 from toolkit.errors import ToolkitError
 from toolkit.experiment.cell import Cell, ExperimentError
 from toolkit.experiment.results import known_result, result_file

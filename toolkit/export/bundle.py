@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from broker.aggregator.slice_file import read_slice
 from broker.protocol.slice import SliceError
-from firmware_sim.bundle import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
-from firmware_sim.limits import MIB, stored_bytes
+from firmware_sim.bundle.reader import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
 from firmware_sim.probe import random_input
-from firmware_sim.runtime import TensorSpec, choose_runtime, installed_runtimes
+from firmware_sim.training.limits import MIB, stored_bytes
+from firmware_sim.training.runtime import TensorSpec, choose_runtime, installed_runtimes
 from profiles import Profile
 from toolkit.autodiff.lower import Tuning
 from toolkit.branch import Branch

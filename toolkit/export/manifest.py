@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.protocol.slice import Slice
-from firmware_sim.bundle import FILES, FORMAT, digest
+from firmware_sim.bundle.reader import FILES, FORMAT, digest
 from profiles import Profile
 from toolkit.branch import Branch
 from toolkit.counting import Counts

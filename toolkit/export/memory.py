@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from firmware_sim.environments.atari import OBSERVATION
-from firmware_sim.limits import MIB
+from firmware_sim.playing.environments.atari import OBSERVATION
+from firmware_sim.training.limits import MIB
 from toolkit.export.flatbuffer import operation, parse, tensor_bytes
 from toolkit.training.learning import DoubleQ
 from toolkit.training.module import TrainingModule

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from firmware_sim.bundle import MANIFEST
+from firmware_sim.bundle.reader import MANIFEST
 from toolkit.errors import ExportError
 
 _AT_FDCWD = -100

@@ -26,10 +26,10 @@ from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Address, Transport
-from firmware_sim.agent import Agent
-from firmware_sim.checkpoint import Residual
-from firmware_sim.compression import Compression
-from firmware_sim.rounds import Rounds, Stopped
+from firmware_sim.device.agent import Agent
+from firmware_sim.device.compression import Compression
+from firmware_sim.training.checkpoint import Residual
+from firmware_sim.training.rounds import Rounds, Stopped
 
 NEVER = 1e6  # seconds: nobody is late here, and nothing gets lost
 _LIMIT = 64 * 2**20  # bytes of a message

@@ -7,7 +7,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from firmware_sim.pack import key_text
+from firmware_sim.packs.format import key_text
 from toolkit.errors import ProvisionError
 from toolkit.provisioning.private_files import read, write
 

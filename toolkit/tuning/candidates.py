@@ -17,7 +17,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from broker.durable import write_file
-from firmware_sim.bundle import digest
+from firmware_sim.bundle.reader import digest
 from firmware_sim.tune import FORMAT, INDEX, SET
 from toolkit.autodiff.lower import Choice, Layer
 from toolkit.autodiff.rules.formulations import FORMULATIONS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from firmware_sim.runtime import choose_runtime
+from firmware_sim.training.runtime import choose_runtime
 from toolkit.autodiff.lower import part_bytes
 from toolkit.branch import Branch
 from toolkit.errors import ExportError

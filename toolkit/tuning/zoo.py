@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from firmware_sim.runtime import RUNTIMES
+from firmware_sim.training.runtime import RUNTIMES
 from toolkit import zoo
 from toolkit.autodiff.lower import Layer, part_bytes
 from toolkit.tuning.candidates import write_candidates

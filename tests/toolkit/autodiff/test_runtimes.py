@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras import layers
 from tensorflow.lite.python import schema_py_generated as schema
 
-from firmware_sim.runtime import RUNTIMES
+from firmware_sim.training.runtime import RUNTIMES
 from toolkit.autodiff.lower import Choice, Layer, Tuning
 from toolkit.branch import Branch
 from toolkit.export.convert import convert_module

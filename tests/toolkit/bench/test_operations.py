@@ -8,7 +8,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 from keras import layers
 
-from firmware_sim.runtime import RUNTIMES
+from firmware_sim.training.runtime import RUNTIMES
 from toolkit.bench import operations
 from toolkit.bench.torch_step import described
 from toolkit.branch import Branch

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firmware_sim import checkpoint
+from firmware_sim.training import checkpoint
 from toolkit.experiment import run_cell as module
 from toolkit.experiment.cell import Cell, ExperimentError
 from toolkit.experiment.results import Point, Result, result_file

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firmware_sim.runtime import TensorSpec
 from firmware_sim.tasks.labelled import Examples
+from firmware_sim.training.runtime import TensorSpec
 from toolkit.experiment.splits import Part
 from toolkit.experiment.task import StudyTask, Tell
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from broker.aggregator.slice_file import read_slice
-from firmware_sim.bundle import FILES, Bundle, open_bundle
+from firmware_sim.bundle.reader import FILES, Bundle, open_bundle
 from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.branch import Branch

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from keras import layers
 
-from firmware_sim.runtime import Model
+from firmware_sim.training.runtime import Model
 from toolkit import zoo
 from toolkit.branch import Branch
 from toolkit.calibration import digit_images
@@ -27,7 +27,7 @@ TFLITE_RUNTIME = """\
 import sys
 import numpy as np
 from pathlib import Path
-from firmware_sim.runtime import Model
+from firmware_sim.training.runtime import Model
 folder = Path(sys.argv[1])
 for file in folder.glob("*.tflite"):
     model = Model(file, runtime="tflite-runtime")

@@ -21,7 +21,7 @@ from broker.brokers.mosquitto_process import free_port, mosquitto_path
 from broker.protocol.topics import Topics
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Connected, Credentials, parse_address
-from firmware_sim import device
+from firmware_sim.device.__main__ import __main__ as device
 from toolkit.errors import ToolkitError
 from toolkit.provisioning.certificates import (
     CertificateError,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from firmware_sim.runtime import Array, Model
+from firmware_sim.training.runtime import Array, Model
 
 
 def main(runtime: str, folder: Path) -> None:

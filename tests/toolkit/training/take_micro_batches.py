@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from firmware_sim.runtime import Array, Model
-from firmware_sim.steps import take_batch
+from firmware_sim.training.runtime import Array, Model
+from firmware_sim.training.steps import take_batch
 
 
 def main(runtime: str, folder: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from firmware_sim.runtime import Model
+from firmware_sim.training.runtime import Model
 from firmware_sim.tune import SET
 
 runtime, path, inputs, answers = sys.argv[1:]

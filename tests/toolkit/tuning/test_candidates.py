@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from firmware_sim.runtime import RUNTIMES
+from firmware_sim.training.runtime import RUNTIMES
 from firmware_sim.tune import INDEX, SET, read_index
 from toolkit.autodiff.lower import Choice, Layer
 from toolkit.autodiff.rules.formulations import FORMULATIONS

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from firmware_sim.bundle import Bundle, open_bundle
-from firmware_sim.limits import MIB
+from firmware_sim.bundle.reader import Bundle, open_bundle
+from firmware_sim.training.limits import MIB
 from firmware_sim.tune import read_index
 from profiles import Profile, load_profile
 from toolkit import zoo

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from firmware_sim.runtime import RUNTIMES
+from firmware_sim.training.runtime import RUNTIMES
 from toolkit.autodiff.lower import Choice, Layer, Tuning
 from toolkit.errors import ExportError
 from toolkit.tuning.files import read, shipped

@@ -1,0 +1,1 @@
+"""The bundle, as a device reads it."""

@@ -1,0 +1,1 @@
+"""The device agent: takes part in a fleet, or trains alone."""

@@ -1,0 +1,270 @@
+"""The device agent: algorithm 1, over a fleet that may restart, fall silent or move on.
+
+    join → wait for θ_shared → train a round → send what was learnt → wait for the verdict → …
+
+Every message may be lost or come twice. What was not answered is sent again under the same nonce,
+the aggregator applies it once, and whatever was trained is on disk before it is sent.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from broker.aggregator.counters import to_text
+from broker.log import Log
+from broker.protocol.messages import DeviceState, Reason, Shared, Update, from_bytes, to_bytes
+from broker.protocol.quantisation import widened
+from broker.protocol.slice import Slice
+from broker.protocol.topics import Topics
+from broker.protocol.wire import WireError
+from broker.transport.channel import Broken, Channel, Message
+from broker.transport.transport import Connected, Disconnected
+from firmware_sim.device.compression import Compression
+from firmware_sim.device.fleet_view import FleetView
+from firmware_sim.training.checkpoint import Checkpoint, Residual
+from firmware_sim.training.rounds import Rounds
+
+# The update came at the wrong time; the device goes on from the newest θ_shared. Any other
+# refusal is this device's own fault and would come again.
+_GO_ON = {
+    Reason.LATE,
+    Reason.FOREIGN,
+    Reason.REPLAYED,
+    Reason.SECOND,
+    Reason.FINISHED,
+}
+_WAIT = 1.0  # seconds; how long one look for messages takes at most
+_FLUSH = 3.0  # seconds
+_SHORT_FLUSH = 0.5  # seconds; the link was down when last looked at
+
+
+class FleetRefused(Exception):
+    """The broker or the aggregator will not have this device; the text is one sentence."""
+
+
+class Agent:
+    """One device of a fleet; `run` returns when the fleet has finished."""
+
+    def __init__(
+        self,
+        *,
+        device: str,
+        shared: Slice,
+        rounds: Rounds,
+        channel: Channel,
+        topics: Topics,
+        limit: int,
+        log: Log,
+        about: Mapping[str, Any],
+        compression: Compression | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._device = device
+        self._slice = shared
+        self._rounds = rounds
+        self._learner = rounds.learner
+        self._channel = channel
+        self._topics = topics
+        self._limit = limit
+        self._log = log
+        self._compression = compression or Compression("float32", Residual())
+        self._clock = clock
+        self._patience = min(_WAIT, rounds.plan.resend_seconds)
+        self._birth = to_bytes(DeviceState.birth(device, shared, about))
+        self._view = FleetView(device, topics, limit=limit, fingerprint=shared.fingerprint)
+        self._linked = False
+        self._run = ""  # that the checkpoint was made in
+        self._unanswered = b""  # the update that waits for its verdict
+        self._after: tuple[str, int] | None = None  # run and round of the last update
+
+    def run(self) -> dict[str, float]:
+        """Takes part until the last round; answers the final scores."""
+        left = self._rounds.resume()
+        self._run = left.run if left else ""
+        shared = self._next_shared()
+        if left and left.outbox and left.run == shared.run and left.round <= shared.round:
+            self._deliver(left.outbox)
+            shared = self._next_shared()
+        while not shared.last:
+            self._deliver(self._train(shared, left))
+            left = None
+            shared = self._next_shared()
+        return self._finish(shared)
+
+    def leave(self) -> None:
+        """Says goodbye, so that no round waits for this device."""
+        gone = to_bytes(DeviceState(device=self._device, online=False))
+        self._channel.publish(self._topics.state(self._device), gone, retain=True)
+        self._channel.transport.flush(_FLUSH if self._linked else _SHORT_FLUSH)
+
+    # --- one round ------------------------------------------------------------------------
+
+    def _train(self, shared: Shared, left: Checkpoint | None) -> bytes:
+        """Trains the round that starts from `shared`; the update is durable when this returns."""
+        assert self._view.aggregator is not None
+        exchange, run, number = self._view.aggregator.exchange, shared.run, shared.round
+        scores: dict[str, float] = {}
+        # Where nobody waits for a round, one that is half trained counts whenever it is done.
+        waiting = self._view.aggregator.mode != "async"
+        if left and left.base and left.run == run and not (waiting and left.round != number):
+            base, done, number = left.base, left.steps_done, left.round
+        else:
+            if left and left.base:
+                self._learner.learnt(left.base, exchange)  # for a round that is over: not sent
+            self._learner.adopt(shared.tensors)
+            base, done = self._learner.shared(), 0
+            scores = self._rounds.evaluate(number)
+        self._compression.enter(run)
+        loss = self._rounds.train(run=run, round=number, exchange=exchange, base=base, done=done)
+        learnt = self._learner.learnt(base, exchange)
+        everything = shared.fingerprint == self._slice.fingerprint
+        update = to_bytes(
+            Update(
+                device=self._device,
+                run=run,
+                round=number,
+                nonce=secrets.token_hex(16),
+                samples=self._learner.task.samples,
+                exchange=exchange,
+                fingerprint=self._slice.fingerprint,
+                encoding=self._compression.encoding,
+                tensors=self._compression.compress(
+                    learnt, device=self._device, round=number, everything=everything
+                ),
+            )
+        )
+        self._rounds.save(run=run, round=number, done=self._rounds.plan.steps, outbox=update)
+        self._publish_metrics(round=number, train_loss=loss, **scores)
+        return update
+
+    def _deliver(self, payload: bytes) -> None:
+        """Sends an update until there is a verdict, or its round is over anyway."""
+        update = from_bytes(Update, payload, limit=self._limit)
+        self._unanswered = payload
+        self._after = update.run, update.round
+        self._send()
+        sent = self._clock()
+        while not self._answered(update):
+            self._look(self._patience)
+            if self._clock() - sent > self._rounds.plan.resend_seconds and self._all_is_sent():
+                self._log.event("resending", round=update.round)
+                self._send()
+                sent = self._clock()
+        self._unanswered = b""
+
+    def _answered(self, update: Update) -> bool:
+        verdict, shared = self._view.verdict, self._view.shared
+        if verdict is not None and verdict.nonce == update.nonce:
+            if not verdict.accepted:
+                self._log.event("refused", round=update.round, reason=verdict.reason)
+                if verdict.reason not in _GO_ON:
+                    raise FleetRefused(f"the aggregator refused an update: {verdict.text}")
+            return True
+        return shared is not None and not self._is_open(update.run, update.round, shared)
+
+    def _is_open(self, run: str, round: int, shared: Shared) -> bool:
+        """Whether an update for that round can still count, now that there is `shared`."""
+        if shared.run != run or shared.last:
+            return False
+        assert self._view.aggregator is not None
+        return self._view.aggregator.mode == "async" or shared.round <= round
+
+    def _finish(self, shared: Shared) -> dict[str, float]:
+        self._learner.adopt(shared.tensors)
+        scores = self._rounds.evaluate(shared.round, last=True)
+        self._rounds.save(run=shared.run, round=shared.round, done=0)
+        self._publish_metrics(round=shared.round, **scores)
+        self._log.event("finished", round=shared.round, **scores)
+        return scores
+
+    # --- the fleet ------------------------------------------------------------------------
+
+    def _next_shared(self) -> Shared:
+        """Waits for a θ_shared that this device has not yet sent an update for."""
+        asked, told = self._clock(), False
+        self._log.progress("waiting for the fleet")
+        while True:
+            while self._look(0.0):
+                pass  # after a long silence many have come, and only the newest is of use
+            shared = self._view.shared
+            if shared is not None and self._is_next(shared):
+                shared = replace(shared, tensors=widened(shared.tensors))
+                if self._learner.fits(shared.tensors):
+                    return shared
+                raise FleetRefused("the fleet's θ_shared does not fit this bundle.")
+            self._look(self._patience)
+            if self._clock() - asked > self._rounds.plan.resend_seconds and self._all_is_sent():
+                self._announce()  # a lost verdict or reply comes again
+                asked = self._clock()
+                if not told and (reason := self._why_nothing_comes()):
+                    self._log.event("waiting", reason=reason)
+                    told = True
+
+    def _why_nothing_comes(self) -> str:
+        status = self._view.aggregator.status if self._view.aggregator else "offline"
+        return {
+            "offline": "the fleet has no aggregator at the moment.",
+            "finished": "the fleet has finished without this device; waiting for a new run.",
+        }.get(status, "")
+
+    def _is_next(self, shared: Shared) -> bool:
+        if shared.last:  # of a run that this device was in, and not a leftover on the broker
+            return self._view.joined or shared.run == self._run
+        if not self._view.joined:
+            return False
+        return self._after is None or shared.run != self._after[0] or shared.round > self._after[1]
+
+    def _look(self, timeout: float) -> bool:
+        """Takes one event, if there is one within `timeout` seconds."""
+        self._rounds.check_stop()
+        event = self._channel.receive(timeout)
+        match event:
+            case Connected():
+                self._linked = True
+                self._log.event("connected")
+                held = not self._all_is_sent()  # the transport sends it again by itself
+                self._announce()
+                if not held:
+                    self._send()
+            case Disconnected(reason, final):
+                self._linked = False
+                if final:
+                    raise FleetRefused(reason)
+                self._log.event("disconnected", reason=reason)
+            case Message(topic, payload):
+                self._learn_from(topic, payload)
+            case Broken(topic, error):
+                self._log.event("ignored", topic=topic, text=str(error))
+        return event is not None
+
+    def _learn_from(self, topic: str, payload: bytes) -> None:
+        was_joined = self._view.joined
+        try:
+            self._view.take(topic, payload)
+        except WireError as error:
+            self._log.event("ignored", topic=topic, text=str(error))
+            return
+        join, aggregator = self._view.join, self._view.aggregator
+        if join and aggregator and join.run == aggregator.run and not join.accepted:
+            raise FleetRefused(f"the aggregator refused this device: {join.text}")
+        if self._view.joined and not was_joined:
+            self._log.event("joined", run=join.run if join else "")
+
+    def _all_is_sent(self) -> bool:
+        """Nothing waits in the transport: over a slow or broken link, copies would pile up."""
+        return self._linked and self._channel.transport.flush(0.0)
+
+    def _announce(self) -> None:
+        self._channel.publish(self._topics.state(self._device), self._birth, retain=True)
+
+    def _send(self) -> None:
+        if self._unanswered:
+            self._channel.publish(self._topics.update(self._device), self._unanswered)
+
+    def _publish_metrics(self, **values: float) -> None:
+        text = to_text({f"device_{name}": value for name, value in values.items()})
+        self._channel.publish(self._topics.metrics(self._device), text.encode(), retain=True)

@@ -1,0 +1,66 @@
+"""How a device sends less: quantised updates with error feedback.
+
+    e ← e + Δ        what was learnt, and what rounding has kept back so far
+    send Q(e)
+    e ← e - Q⁻¹(Q(e))
+
+So whatever was sent in all differs from whatever was learnt in all by e alone, at most one step of
+the last scale. e is in every checkpoint: the device may be killed at any moment.
+
+An update that is refused as late is lost, as it would be in float32; e stays as it is. In another
+run θ_shared is another, and what was learnt for the old one is no correction of it: e ← 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from broker.protocol.quantisation import NotQuantisable, decode_tensors, encode_tensors
+from broker.protocol.slice import Tensors
+from broker.protocol.wire import Array
+from firmware_sim.training.checkpoint import Residual
+from firmware_sim.training.rounds import Diverged
+
+
+class Compression:
+    """Encodes what a device learns, and keeps in `residual` what could not be sent."""
+
+    def __init__(self, encoding: str, residual: Residual) -> None:
+        self.encoding = encoding
+        self._residual = residual
+
+    def enter(self, run: str) -> None:
+        """From now on updates are for this run."""
+        if self._residual.run != run:
+            self._residual.run, self._residual.tensors = run, {}
+
+    def compress(
+        self, learnt: Tensors, *, device: str, round: int, everything: bool
+    ) -> dict[str, Array]:
+        """What to send; the same device, round and numbers always give the same bytes.
+
+        `everything` says that the fleet knows no tensors but these.
+        """
+        kept = self._residual.tensors
+        wanted = {name: x + kept[name] if name in kept else x for name, x in learnt.items()}
+        try:
+            rng = _rng(device, round)
+            sent = encode_tensors(wanted, self.encoding, rng, everything=everything)
+        except NotQuantisable as error:
+            found = str(error).removesuffix(".")
+            raise Diverged(f"in round {round} {found}; lower the learning rate.") from None
+        if self.encoding == "float32":
+            self._residual.tensors = {}
+            return sent
+        shapes = {name: x.shape for name, x in wanted.items()}
+        received = decode_tensors(sent, self.encoding, shapes)
+        self._residual.tensors = {name: x - received[name] for name, x in wanted.items()}
+        return sent
+
+
+def _rng(device: str, round: int) -> np.random.Generator:
+    """Devices must not round alike, or their errors would add up instead of averaging out."""
+    seed = hashlib.sha256(f"{device}/{round}".encode()).digest()
+    return np.random.default_rng(int.from_bytes(seed[:16], "little"))

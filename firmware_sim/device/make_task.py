@@ -1,0 +1,55 @@
+"""What a device can train on; `make_task` is the only way in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.playing.player import make_player
+from firmware_sim.tasks import cifar10, digits
+from firmware_sim.tasks.arrays import read_examples
+from firmware_sim.tasks.labelled import LabelledTask, check_examples, check_kind, own_share
+from firmware_sim.tasks.task import Task, TaskError, TaskOptions
+
+GAMES = ("atari", "minatar", "cartpole", "play")
+TASKS = ("digits", "npz", "cifar10", *GAMES)
+
+
+def make_task(name: str, bundle: Bundle, options: TaskOptions) -> Task:
+    """The named task for a bundle; what does not fit together is refused before data are read."""
+    match name:
+        case "digits":
+            _no_data(name, options)
+            x = check_kind(name, bundle, digits.EXAMPLE)
+            source, examples = "the package", digits.read_digits()
+        case "npz":
+            x = check_kind(name, bundle)
+            data = _data(name, options, "a .npz file with x_train, y_train, x_test and y_test")
+            source, examples = str(data), read_examples(data)
+        case "cifar10":
+            x = check_kind(name, bundle, cifar10.EXAMPLE)
+            data = _data(name, options, "CIFAR-10's archive, or the folder with its batches")
+            examples = cifar10.read_cifar10(data, options.share)  # no more of it is ever held
+            check_examples(str(data), examples, x)
+            return LabelledTask(examples, batch=x.shape[0], seed=options.seed)
+        case "atari" | "minatar" | "cartpole" | "play":
+            _no_data(name, options)
+            if options.share != (0, 1):
+                raise TaskError(f"the task {name} has no examples to take a share of.")
+            return make_player(name, bundle, options)
+        case _:
+            raise TaskError(f"there is no task {name!r}; there are {', '.join(TASKS)}.")
+    check_examples(source, examples, x)
+    own = own_share(examples, options.share)
+    return LabelledTask(own, batch=x.shape[0], seed=options.seed)
+
+
+def _data(name: str, options: TaskOptions, what: str) -> Path:
+    if options.data is None:
+        raise TaskError(f"the task {name} needs data: {what}.")
+    return options.data
+
+
+def _no_data(name: str, options: TaskOptions) -> None:
+    if options.data is not None:
+        raise TaskError(f"the task {name} brings its own data and takes no {options.data}.")

@@ -1,0 +1,1 @@
+"""Packs: one signed file with all that a device needs; its format, check and installation."""

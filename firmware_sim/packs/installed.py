@@ -1,0 +1,156 @@
+"""The packs of a device: the one in use, and how another takes its place.
+
+They are in `STATE/packs/<version>/`. A new one is unpacked beside and gets its name in one step, so
+whatever happens there is one that is whole, and the highest version is the one in use.
+
+Which key is trusted: the one that the user gives, else the one of the first pack ever installed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.durable import claim, sync_folder, write_file
+from firmware_sim.bundle.reader import digest
+from firmware_sim.packs.format import (
+    BUNDLE,
+    CREDENTIALS,
+    INDEX,
+    Index,
+    PackError,
+    key_text,
+    parse_index,
+    read_key,
+    read_signed,
+    unpack,
+)
+
+_TRUSTED = "trusted.key"
+_DRAFT = ".new-"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A pack that is unpacked on this device."""
+
+    folder: Path
+    index: Index
+
+    @property
+    def bundle(self) -> Path:
+        return self.folder / BUNDLE
+
+    def credential(self, name: str) -> Path:
+        return self.folder / CREDENTIALS / name
+
+
+class Packs:
+    """What is installed in a device's state folder, which is ours until `close`."""
+
+    def __init__(self, state: Path, *, trusted: bytes | None = None) -> None:
+        self._folder = state / "packs"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = claim(self._folder)
+        except OSError as error:
+            raise PackError(f"{self._folder} cannot be written ({error.strerror}).") from None
+        if lock is None:
+            raise PackError(f"another device is using {state}.")
+        self._lock = lock
+        kept = self._folder / _TRUSTED
+        self._kept = read_key(kept) if kept.exists() else None
+        self._trusted = trusted or self._kept
+
+    def close(self) -> None:
+        self._lock.close()
+
+    @property
+    def version(self) -> int:
+        """The highest that was ever installed here, or 0."""
+        return max(self._versions(), default=0)
+
+    def current(self) -> Installed | None:
+        """The one in use; its files are compared with its index, for memory cards decay."""
+        if not (version := self.version):
+            return None
+        folder = self._folder / str(version)
+        try:
+            index = parse_index((folder / INDEX).read_bytes())
+            for name, entry in index.files.items():
+                if digest(folder / name) != entry.sha256:
+                    raise PackError(f"{folder / name} is damaged; install its pack again.")
+        except OSError as error:
+            where = error.filename or folder
+            raise PackError(f"{where} cannot be read ({error.strerror}).") from None
+        return Installed(folder, index)
+
+    def install(self, pack: Path, check: Callable[[Index], None] = lambda index: None) -> None:
+        """Makes the pack the one in use, or raises and changes nothing.
+
+        `check` may refuse what the signed index says.
+        """
+        try:
+            with pack.open("rb") as file:
+                key, text = read_signed(file, pack, self._trusted)
+                index = parse_index(text)
+                if self._is_here(index, text, pack):
+                    return
+                check(index)
+                draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self._folder))  # mode 0700
+                unpack(file, index, text, pack, draft)
+            if key != self._kept:  # from now on no other key will do, unless the user gives one
+                write_file(self._folder / _TRUSTED, key_text(key).encode())
+                self._kept = self._trusted = key
+            self._take_place(draft, index.version)
+        except OSError as error:
+            where = error.filename or pack
+            raise PackError(f"{where} cannot be read or written ({error.strerror}).") from None
+        finally:
+            for left in self._folder.glob(f"{_DRAFT}*"):  # also what a kill has left
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _is_here(self, index: Index, text: bytes, pack: Path) -> bool:
+        """Whether this very pack is in use and whole; what may not take its place is refused."""
+        version = self.version
+        if not version:
+            return False
+        if index.version < version:
+            raise PackError(
+                f"{pack} has version {index.version}, and version {version} is installed; "
+                "an older one is never taken."
+            )
+        try:
+            kept = (self._folder / str(version) / INDEX).read_bytes()
+            mine = parse_index(kept)
+        except (PackError, OSError):  # damaged: it is replaced
+            return False
+        if index.version == version and text != kept:
+            raise PackError(f"{pack} is another pack with the installed one's version {version}.")
+        if (index.fleet, index.device) != (mine.fleet, mine.device):
+            raise PackError(
+                f"{pack} is for device {index.device!r} of fleet {index.fleet!r}, and this is "
+                f"{mine.device!r} of {mine.fleet!r}."
+            )
+        try:
+            return index.version == version and self.current() is not None
+        except PackError:
+            return False
+
+    def _take_place(self, draft: Path, version: int) -> None:
+        place = self._folder / str(version)
+        if place.exists():  # the same one, damaged
+            place.rename(self._folder / f"{_DRAFT}{version}")
+        draft.rename(place)
+        sync_folder(self._folder)
+        for older in self._versions():
+            if older < version:
+                shutil.rmtree(self._folder / str(older), ignore_errors=True)
+
+    def _versions(self) -> list[int]:
+        names = (path.name for path in self._folder.iterdir())
+        return [int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,15}", name)]

@@ -1,0 +1,131 @@
+"""The device's command line, where a pack may say a part of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.log import Log
+from firmware_sim.packs.format import Index, PackError, read_key
+from firmware_sim.packs.installed import Installed, Packs
+
+# What a pack brings, and nobody can give beside it.
+_BROUGHT = (
+    "bundle",
+    "fleet",
+    "id",
+    "broker",
+    "user",
+    "password_file",
+    "ca_file",
+    "certificate_file",
+    "key_file",
+)
+_OF_THE_MACHINE = ("pack", "trust", "state")  # no pack can say where it is kept and whom to trust
+
+
+def add_pack_options(parser: argparse.ArgumentParser) -> None:
+    pack = parser.add_argument_group(
+        "pack", "brings bundle, fleet, id, broker and credentials; may say task and more"
+    )
+    add = pack.add_argument
+    add("--pack", type=Path, metavar="FILE", help="from `toolkit pack`; a newer one is installed")
+    add("--trust", type=Path, metavar="FILE", help="public key (default: the first pack's)")
+
+
+def options_of(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, log: Log
+) -> argparse.Namespace:
+    """The options, those of a pack included; what the user says counts more than what it says.
+
+    A pack that is refused leaves the installed one in use, if there is one.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(argv)
+    if args.pack is None:
+        _require(parser, args, "bundle", "task", "state")
+        if args.trust:
+            parser.error("--trust needs --pack")
+        return args
+    _require(parser, args, "state")
+    if given := _given(parser, args, _BROUGHT):
+        parser.error(f"--pack brings {given}: do not give both")
+    packs = Packs(args.state, trusted=read_key(args.trust) if args.trust else None)
+    with contextlib.ExitStack() as unless_all_is_well:
+        unless_all_is_well.callback(packs.close)
+        installed = _install(packs, args.pack, parser, argv, log)
+        index = installed.index
+        log.event("pack", device=index.device, fleet=index.fleet, version=index.version)
+        args = parser.parse_args([*index.arguments, *argv])
+        _require(parser, args, "task")
+        unless_all_is_well.pop_all()
+    _take_from(installed, args)
+    args.packs = packs  # its lock is ours until we end
+    return args
+
+
+def _take_from(installed: Installed, args: argparse.Namespace) -> None:
+    index = installed.index
+    args.bundle, args.fleet, args.id = installed.bundle, index.fleet, index.device
+    args.broker, args.user = index.broker, index.device
+    args.password_file = installed.credential("password")
+    args.ca_file = installed.credential("ca.pem")
+    args.certificate_file = installed.credential("certificate.pem")
+    args.key_file = installed.credential("key.pem")
+    args.state = args.state / f"model-{index.model[:16]}"  # a checkpoint belongs to one model
+
+
+def check_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Refuses arguments of a pack that the device would not understand, or must not take."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            args = parser.parse_args(list(arguments))
+    except SystemExit:
+        last = said.getvalue().strip().rpartition("error: ")[2]
+        raise _not_understood(last[:200]) from None
+    if given := _given(parser, args, (*_BROUGHT, *_OF_THE_MACHINE)):
+        raise PackError(f"the arguments in a pack cannot say {given}.")
+
+
+def _install(
+    packs: Packs, pack: Path, parser: argparse.ArgumentParser, argv: Sequence[str], log: Log
+) -> Installed:
+    """The pack, or the one that stays in use because this one would not run."""
+
+    def check(index: Index) -> None:
+        check_arguments(parser, index.arguments)
+        if parser.parse_args([*index.arguments, *argv]).task is None:
+            raise _not_understood("--task is missing")
+
+    try:
+        packs.install(pack, check)
+    except PackError as refused:
+        stays = packs.current()
+        if stays is None:
+            raise
+        log.event("pack_refused", text=str(refused), stays=stays.index.version)
+        return stays
+    installed = packs.current()
+    assert installed is not None
+    return installed
+
+
+def _not_understood(why: str) -> PackError:
+    return PackError(f"the arguments in the pack are not understood: {why}.")
+
+
+def _require(parser: argparse.ArgumentParser, args: argparse.Namespace, *names: str) -> None:
+    if missing := [f"--{name}" for name in names if getattr(args, name) is None]:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
+
+
+def _given(parser: argparse.ArgumentParser, args: argparse.Namespace, names: Sequence[str]) -> str:
+    """The first of these that is not as it is by default."""
+    given = (name for name in names if getattr(args, name) != parser.get_default(name))
+    name = next(given, "")
+    return name and f"--{name.replace('_', '-')}"

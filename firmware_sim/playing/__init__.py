@@ -1,0 +1,1 @@
+"""Reinforcement learning: double Q-learning, its replay memory, and the games."""

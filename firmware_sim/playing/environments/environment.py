@@ -1,0 +1,38 @@
+"""What a player acts in: the contract of every game."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from firmware_sim.training.runtime import Array, TensorSpec
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Seen:
+    """What a step led to."""
+
+    obs: Array  # as the environment's `observation` says
+    reward: float  # points, as the game counts them
+    terminated: bool  # the game is over: nothing more could be won
+    ended: bool  # so is the episode: terminated, or cut off at its greatest length
+    life_lost: bool = False
+
+
+class Environment(Protocol):
+    """A game with numbered actions. An array that it has shown never changes afterwards."""
+
+    observation: TensorSpec  # of one, without a batch
+    actions: int
+    spare_outputs: bool  # an output without an action does nothing; else there must be none
+    stacked: bool  # an observation is the newest frames, each of which is shown four times
+
+    def reset(self, seed: int | None = None) -> Array:
+        """A new episode; without a seed the game's own random numbers go on."""
+
+    def step(self, output: int) -> Seen: ...
+
+    def render(self) -> Array:
+        """A picture of now, uint8 [height, width, 3]."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,79 @@
+"""Makes the player of a game for a bundle; what does not fit together is refused here."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.playing.budget import make_replay
+from firmware_sim.playing.dqn import DqnTask
+from firmware_sim.playing.environments.environment import Environment
+from firmware_sim.playing.options import usual_options
+from firmware_sim.tasks.task import TaskError, TaskOptions, training_inputs
+from firmware_sim.training.steps import batch_size
+
+
+def make_player(task: str, bundle: Bundle, options: TaskOptions) -> DqnTask:
+    # These load the device's tasks, of which this module is one.
+    from firmware_sim.playing.environments import make_environment
+    from firmware_sim.playing.environments.atari import AtariGame
+
+    size = _batch_size(task, bundle)
+    game = game_of(task, options.game)
+    dqn = options.dqn or usual_options(game)
+    # Every episode stores one observation more than it has steps, so half of them may be no steps.
+    frames = options.replay_frames
+    if frames is not None and frames < 2 * dqn.warm_up_steps:
+        raise TaskError(
+            f"a warm-up of {dqn.warm_up_steps} steps needs a replay of at least "
+            f"{2 * dqn.warm_up_steps} frames, not {frames}."
+        )
+    make = AtariGame if task == "atari" else make_environment
+    environment = partial(make, game, sticky=options.sticky)
+    with closing(environment(1)) as example:
+        _check_observation(game, example, bundle)
+        return DqnTask(
+            name=game,
+            environment=environment,
+            replay=partial(make_replay, bundle, options, example),
+            batch=size,
+            options=dqn,
+            seed=options.seed,
+        )
+
+
+def game_of(task: str, game: str | None) -> str:
+    """The name of a task's game, as `make_environment` takes it."""
+    match task:
+        case "cartpole":
+            if game not in (None, "cartpole"):
+                raise TaskError(f"the task cartpole is a game of its own and takes no {game!r}.")
+            return "cartpole"
+        case "minatar":
+            return f"minatar/{game or 'breakout'}"
+        case "atari":
+            return game or "breakout"
+        case _:
+            if game is None:
+                raise TaskError("the task play needs the name of a game, as LunarLander-v3.")
+            return game
+
+
+def _check_observation(game: str, environment: Environment, bundle: Bundle) -> None:
+    shown, taken = environment.observation, training_inputs(bundle)["obs"]
+    if (taken.shape[1:], taken.dtype) != (shown.shape, shown.dtype):
+        raise TaskError(
+            f"the game {game!r} shows {shown.dtype}{list(shown.shape)}; the bundle at "
+            f"{bundle.folder} takes {taken.dtype}{list(taken.shape[1:])}."
+        )
+
+
+def _batch_size(task: str, bundle: Bundle) -> int:
+    inputs = training_inputs(bundle)
+    if "obs" not in inputs:
+        raise TaskError(
+            f"the task {task} needs a bundle that learns by double Q-learning; "
+            f"the one at {bundle.folder} trains on {', '.join(inputs)}."
+        )
+    return batch_size(bundle)

@@ -1,0 +1,99 @@
+"""Supervised training and evaluation of a loaded bundle, batch by batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from firmware_sim.training.runtime import Array, Model, WrongInput
+from firmware_sim.training.steps import take_batch
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean loss and share of right answers over a set of examples."""
+
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step: its loss and how long it took."""
+
+    loss: float
+    seconds: float
+
+
+class Batches:
+    """Mini-batches of example numbers without end, each number once per pass over them.
+
+    The order of a pass follows from (seed, epoch), so seed, epoch and position are all its state.
+    A batch runs on into the next pass, or over several if there are fewer examples than it holds.
+    """
+
+    def __init__(
+        self, count: int, size: int, *, seed: int, epoch: int = 0, position: int = 0
+    ) -> None:
+        if count < 1:
+            raise WrongInput("there are no examples to train on.")
+        self.count = count
+        self.size = size
+        self.seed = seed
+        self.epoch = epoch
+        self.position = position  # how many of this pass are drawn
+        self._order = self._order_of_pass()
+
+    def next(self) -> Array:
+        drawn = self._order[self.position : self.position + self.size]
+        self.position += len(drawn)
+        while len(drawn) < self.size:
+            self.epoch += 1
+            self._order = self._order_of_pass()
+            more = self._order[: self.size - len(drawn)]
+            self.position = len(more)
+            drawn = np.concatenate([drawn, more])
+        return drawn
+
+    def _order_of_pass(self) -> Array:
+        return np.random.default_rng((self.seed, self.epoch)).permutation(self.count)
+
+
+def train(
+    model: Model, x: Array, y: Array, batches: Batches, *, steps: int, signature: str = "train"
+) -> Iterator[Step]:
+    """The next `steps` mini-batches, through a signature that learns from one."""
+    _check_examples(x, y)
+    for _ in range(steps):
+        batch = batches.next()
+        begin = time.perf_counter()
+        loss = take_batch(model, signature, x=x[batch], y=y[batch])
+        yield Step(loss, time.perf_counter() - begin)
+
+
+def evaluate(model: Model, x: Array, y: Array) -> Score:
+    """All examples once; the last batch is filled up with rows labelled -1, which do not count."""
+    _check_examples(x, y)
+    takes = model.inputs("evaluate")
+    if takes["y"].dtype != np.int32:
+        raise WrongInput("only branches that tell classes apart have an accuracy.")
+    size = takes["x"].shape[0]
+    loss = correct = 0.0
+    for start in range(0, len(x), size):
+        images, labels = x[start : start + size], y[start : start + size]
+        missing = size - len(images)
+        if missing:
+            images = np.concatenate([images, np.zeros((missing, *x.shape[1:]), x.dtype)])
+            labels = np.concatenate([labels, np.full(missing, -1, y.dtype)])
+        answer = model.call("evaluate", x=images, y=labels)
+        loss += float(answer["loss"])
+        correct += float(answer["correct"])
+    return Score(loss / len(x), correct / len(x))
+
+
+def _check_examples(x: Array, y: Array) -> None:
+    if not x.size or not y.ndim or len(x) != len(y):
+        raise WrongInput(f"examples {list(x.shape)} and labels {list(y.shape)} do not match.")

@@ -1,0 +1,1 @@
+"""Training in a TFLite runtime: steps, rounds, checkpoints, and the limits that they keep."""

@@ -1,0 +1,62 @@
+"""A branch that learns: the model in its runtime, and the task it trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.wire import below
+from firmware_sim.tasks.task import Task
+from firmware_sim.training.runtime import Array, Model
+
+
+class Learner:
+    """Trains from a given θ_shared, and says what it learnt."""
+
+    def __init__(self, model: Model, task: Task, shared: Slice) -> None:
+        self.model = model
+        self.task = task
+        self._shared = shared
+
+    def fits(self, tensors: Tensors) -> bool:
+        """Whether this θ_shared has every tensor of the slice, and only finite numbers."""
+        return all(
+            t.name in tensors
+            and tensors[t.name].shape == t.shape
+            and tensors[t.name].dtype == t.dtype
+            and bool(np.isfinite(tensors[t.name]).all())
+            for t in self._shared.tensors
+        )
+
+    def adopt(self, tensors: Tensors) -> None:
+        """θ_shared ← tensors; those of other branches are ignored."""
+        own = {t.name: tensors[t.name] for t in self._shared.tensors}
+        self.model.call("set_shared", **own)
+        self.task.synchronised(self.model)
+
+    def shared(self) -> Tensors:
+        return self.model.call("get_shared")
+
+    def train(self, steps: int, exchange: str) -> Iterator[float]:
+        """`steps` mini-batches; yields their losses."""
+        return self.task.train(self.model, steps, exchange)
+
+    def learnt(self, base: Tensors, exchange: str) -> Tensors:
+        """Since θ_shared was `base`: Δ = θ_shared - base, or dθ_shared = Σ ∂L/∂θ_shared."""
+        if exchange == "gradient":
+            return self.model.call("apply")
+        return {name: value - base[name] for name, value in self.shared().items()}
+
+    def evaluate(self) -> dict[str, float]:
+        return self.task.evaluate(self.model)
+
+    def state(self) -> dict[str, Array]:
+        """All that training depends on, optimiser slots included."""
+        model = {f"model/{name}": value for name, value in self.model.call("get_state").items()}
+        return model | {f"task/{name}": value for name, value in self.task.state().items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        self.model.call("set_state", **below("model/", state))
+        self.task.restore(below("task/", state))

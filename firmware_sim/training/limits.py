@@ -1,0 +1,132 @@
+"""The caps of a device's profile, kept while it runs.
+
+Memory is the resident set of the whole process, by the kernel's high-water mark (VmHWM). Between
+two steps the device looks at it, and at the cap stops cleanly, with a checkpoint, and ends with
+exit code 3. Behind that stands RLIMIT_DATA. It counts what is mapped for writing, touched or not,
+so it is set to what is mapped at the start, plus what the cap leaves, plus headroom: it ends what
+runs away (MemoryError in Python, an abort in the runtime), and the last checkpoint stays. Where
+the kernel shall keep the very number, start the device in a cgroup with memory.max.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import resource
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from firmware_sim.bundle.reader import Bundle, BundleError
+from firmware_sim.probe import memory_bytes, peak_memory_bytes
+from profiles import load_profile
+
+MIB = 2**20
+CAP_REACHED = 3  # exit code of a device that stopped at its memory cap
+HEADROOM_BYTES = 64 * MIB  # stacks of threads and heaps that are mapped and hardly touched
+_FILE_OVERHEAD = 64 * 2**10  # bytes; names and counters in a checkpoint
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's mallopt
+_LARGE_BLOCK = 128 * 2**10  # bytes; where glibc's own threshold begins
+
+
+class LimitError(Exception):
+    """What the device would need is above its caps; the text is one sentence."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Most that the device may take."""
+
+    memory_bytes: int
+    storage_bytes: int
+
+    def reached(self) -> bool:
+        """Whether this process has ever taken as much memory as it may."""
+        return peak_memory_bytes() >= self.memory_bytes
+
+
+def limits_of(bundle: Bundle, memory_cap_mib: int | None = None) -> Limits:
+    """The caps of the bundle's profile; the user may lower the one of memory."""
+    profile = bundle.manifest["profile"]
+    cap = profile["memory_cap_mib"]
+    if memory_cap_mib is not None and not 1 <= memory_cap_mib <= cap:
+        raise LimitError(
+            f"a memory cap of {memory_cap_mib} MiB is not between 1 MiB and the {cap} MiB "
+            f"of profile {profile['name']}."
+        )
+    limits = Limits((memory_cap_mib or cap) * MIB, profile["storage_cap_mib"] * MIB)
+    peak = (bundle.manifest.get("measured") or {}).get("peak_bytes", 0)
+    if peak >= limits.memory_bytes:
+        raise LimitError(
+            f"the bundle at {bundle.folder} took {peak / MIB:.0f} MiB when it was exported, "
+            f"and the memory cap is {limits.memory_bytes // MIB} MiB."
+        )
+    return limits
+
+
+def check_profile(bundle: Bundle, name: str) -> None:
+    """Refuses a bundle that was exported for another profile, or for what it was before."""
+    made_for, wanted = bundle.manifest["profile"], asdict(load_profile(name))
+    if made_for.get("name") != wanted["name"]:
+        raise BundleError(
+            f"the bundle at {bundle.folder} was exported for profile {made_for.get('name')}, "
+            f"not for {wanted['name']}."
+        )
+    for key, value in wanted.items():
+        if made_for.get(key) != value:
+            raise BundleError(
+                f"profile {name} has changed since the bundle at {bundle.folder} was exported "
+                f"({key} was {made_for.get(key)!r} and is {value!r}); export it again."
+            )
+
+
+def return_freed_memory() -> None:
+    """Lets this process give every large block back to the system as soon as it is freed.
+
+    glibc does so at first, but only from the size of the largest block freed so far on, up to
+    32 MiB: freed blocks below that stay resident in a heap that later ones may not fit into, and
+    every thread has a heap of its own.
+    """
+    with contextlib.suppress(AttributeError):  # another C library, with rules of its own
+        set_option = ctypes.CDLL(None).mallopt
+        set_option(_M_MMAP_THRESHOLD, _LARGE_BLOCK)
+        set_option(_M_ARENA_MAX, 1)
+
+
+def limit_data(limits: Limits) -> int:
+    """Sets the hard limit of this process and its children to come; answers it, in bytes."""
+    left = max(0, limits.memory_bytes - memory_bytes("VmRSS"))
+    wanted = memory_bytes("VmData") + left + HEADROOM_BYTES
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    if most != resource.RLIM_INFINITY:
+        wanted = min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+    return wanted
+
+
+def check_storage(bundle: Bundle, state: Path, limits: Limits) -> None:
+    """Whether the bundle and what the device keeps in `state` fit into the cap of storage."""
+    needed = stored_bytes(bundle.manifest)
+    if needed > limits.storage_bytes:
+        raise LimitError(
+            f"the bundle and its checkpoint in {state} take {needed / MIB:.1f} MiB, and profile "
+            f"{bundle.manifest['profile']['name']} allows {limits.storage_bytes / MIB:.0f} MiB."
+        )
+
+
+def stored_bytes(manifest: Mapping[str, Any]) -> int:
+    """Most that is on disk: the bundle, and the checkpoint twice while it is replaced.
+
+    A checkpoint holds the state, θ_shared that a round began with, what rounding of updates has
+    left over, and an update.
+    """
+    files = sum(int(entry["bytes"]) for entry in manifest["files"].values())
+    state = _float32_bytes(manifest["tensors"])
+    shared = _float32_bytes([t for t in manifest["tensors"] if t["shared"]])
+    return files + 2 * (state + 3 * shared + _FILE_OVERHEAD)
+
+
+def _float32_bytes(tensors: list[dict[str, Any]]) -> int:
+    return sum(4 * math.prod(tensor["shape"]) for tensor in tensors)

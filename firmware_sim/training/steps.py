@@ -1,0 +1,33 @@
+"""One training step on a whole batch, in as many micro-batches as the model takes it in."""
+
+from __future__ import annotations
+
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.training.runtime import Array, Model, WrongInput
+
+
+def take_batch(model: Model, signature: str, **batch: Array) -> float:
+    """The mean loss of the batch; `signature` is `train`, or `accumulate` to leave θ as it is.
+
+    In a model made for micro-batches `train` would step after each of them; the step of the whole
+    batch is `accumulate` for each, then `step`. dθ of a batch is its mean gradient in any model.
+    """
+    in_parts = signature == "train" and "step" in model.signatures
+    called = "accumulate" if in_parts else signature
+    size = len(next(iter(batch.values())))
+    micro = next(iter(model.inputs(called).values())).shape[0]
+    if size % micro:
+        raise WrongInput(f"a batch of {size} cannot be taken in micro-batches of {micro}.")
+    losses = [
+        float(model.call(called, **{n: v[start : start + micro] for n, v in batch.items()})["loss"])
+        for start in range(0, size, micro)
+    ]
+    if in_parts:
+        model.call("step")
+    return sum(losses) / len(losses)
+
+
+def batch_size(bundle: Bundle) -> int:
+    """How many samples make one step; the model may take them in several micro-batches."""
+    size: int = bundle.manifest["batch_size"]
+    return size
