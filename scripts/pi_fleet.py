@@ -27,8 +27,8 @@ from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.packs.installed import Packs
 from firmware_sim.training.checkpoint import Checkpoints
 from toolkit.fleet.processes import Child, stopping
-from toolkit.pack import pack
 from toolkit.provisioning.fleet import Provisioned, provision
+from toolkit.provisioning.pack import pack
 from toolkit.provisioning.units import DEVICE_UNIT
 
 MB = 1e6

@@ -18,8 +18,8 @@ def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
     from profiles import load_profile
     from toolkit import zoo
-    from toolkit.calibration import calibration_for
     from toolkit.export.bundle import export
+    from toolkit.export.calibration import calibration_for
 
     keras.utils.set_random_seed(0)
     branch = zoo.build("digits", "lightweight")
@@ -57,7 +57,7 @@ def toolkit(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., Ran]:
     """Runs the command in this process; what it prints is read from the file descriptors."""
-    from toolkit.cli import main
+    from toolkit.commands.cli import main
 
     def run(*arguments: str | Path) -> Ran:
         monkeypatch.setattr(sys, "argv", ["toolkit", *map(str, arguments)])

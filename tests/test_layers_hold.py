@@ -88,7 +88,9 @@ def test_contestants_of_the_step_benchmark_load_nothing_of_a_fleet():
 
 
 def test_the_command_line_starts_without_tensorflow():
-    assert loaded_by("toolkit.cli") & (HEAVY | {"onnx", "sklearn", "ai_edge_litert"}) == set()
+    assert (
+        loaded_by("toolkit.commands.cli") & (HEAVY | {"onnx", "sklearn", "ai_edge_litert"}) == set()
+    )
 
 
 def test_the_check_sees_relative_imports_and_those_inside_functions():

@@ -179,7 +179,7 @@ def session(
     ran: dict[str, tuple[Path, str]],
 ) -> Callable[[Mapping[str, str]], Session]:
     """Runs blocks in a new folder, with some words replaced by others that make it shorter."""
-    from toolkit.cli import main
+    from toolkit.commands.cli import main
 
     folder = tmp_path / "here"
     folder.mkdir()

@@ -12,9 +12,9 @@ import pytest
 import typer
 import typer.main
 
-from broker.aggregator.__main__ import __main__ as aggregator
-from firmware_sim.device.__main__ import __main__ as device
-from toolkit.cli import app
+from broker.aggregator import __main__ as aggregator
+from firmware_sim.device import __main__ as device
+from toolkit.commands.cli import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/*.md", "examples/*/README.md")

@@ -38,7 +38,7 @@ from broker.protocol.parts import Assembler
 from broker.protocol.quantisation import PACKED, encode_tensors
 from broker.protocol.wire import WireError, decode
 
-GOLDEN = Path(__file__).parent.parent / "broker" / "golden"
+GOLDEN = Path(__file__).parent.parent / "broker" / "protocol" / "golden"
 LIMIT = 2**16  # bytes of a message
 NUMBERS = (
     *(b"-1", b"0", b"1", b"2", b"3", b"255", b"4294967296", b"1099511627776", b"281474976710655"),

@@ -22,8 +22,8 @@ from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.training.checkpoint import Checkpoints
 from toolkit.fleet.processes import Child, stopping
-from toolkit.pack import pack
 from toolkit.provisioning.fleet import provision
+from toolkit.provisioning.pack import pack
 
 pytestmark = pytest.mark.xdist_group("fleet")
 ROUNDS = 30

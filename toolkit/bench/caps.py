@@ -26,10 +26,10 @@ from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import shared_slice
 from profiles import Profile, load_profile
 from toolkit import zoo
-from toolkit.calibration import calibration_for
-from toolkit.counting import count
+from toolkit.branch.counting import count
 from toolkit.errors import ExportError, ToolkitError
 from toolkit.export.bundle import export
+from toolkit.export.calibration import calibration_for
 
 Progress = Callable[[str], None]
 MIB = 2**20

@@ -15,9 +15,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from toolkit import zoo
+from toolkit.bench.reference import Network, Reference
 from toolkit.bench.timing import timed_steps
-from toolkit.branch import Branch
-from toolkit.reference import Network, Reference
+from toolkit.branch.branch import Branch
 from toolkit.training.module import training_inputs
 
 

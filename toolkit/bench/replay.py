@@ -188,8 +188,8 @@ def _export(target: Path) -> Path:
     # TensorFlow is loaded only now, when there is something to export.
     from profiles import load_profile
     from toolkit import zoo
-    from toolkit.calibration import calibration_for
     from toolkit.export.bundle import export
+    from toolkit.export.calibration import calibration_for
 
     branch = zoo.build("atari", "lightweight")
     calibration = calibration_for(branch, "atari", None)

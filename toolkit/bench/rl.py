@@ -117,8 +117,8 @@ def _export(task: str, kind: str, game: str, target: Path) -> Path:
     from firmware_sim.playing.environments import make_environment
     from profiles import load_profile
     from toolkit import zoo
-    from toolkit.calibration import calibration_for
     from toolkit.export.bundle import export
+    from toolkit.export.calibration import calibration_for
 
     try:
         make_environment(game_of(task, game), 1).close()

@@ -26,10 +26,10 @@ from firmware_sim.playing.player import game_of
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.training.runtime import Array
 from toolkit import zoo
+from toolkit.bench.reference import Reference, keras_optimizer
 from toolkit.bench.rl_timing import bench_options, timed
-from toolkit.branch import Branch
-from toolkit.reference import Reference, keras_optimizer
-from toolkit.training.learning import DoubleQ
+from toolkit.branch.branch import Branch
+from toolkit.branch.learning import DoubleQ
 
 BATCH = 32
 Step = tuple[Array, int, float, Array, float]  # obs, action, reward, next_obs, done

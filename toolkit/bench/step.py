@@ -23,9 +23,9 @@ from firmware_sim.training.runtime import installed_runtimes, runtime_version
 from toolkit import zoo
 from toolkit.bench import operations
 from toolkit.bench.torch_step import described
-from toolkit.counting import training_operations
+from toolkit.branch.counting import training_operations
+from toolkit.conversion.convert import convert_module
 from toolkit.errors import ToolkitError
-from toolkit.export.convert import convert_module
 from toolkit.fresh_process import report_of
 from toolkit.training.module import TrainingModule
 

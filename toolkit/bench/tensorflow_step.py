@@ -11,8 +11,8 @@ import sys
 import tensorflow as tf
 
 from toolkit import zoo
+from toolkit.bench.reference import Reference
 from toolkit.bench.timing import Batch, timed_steps
-from toolkit.reference import Reference
 from toolkit.training.module import training_inputs
 
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from toolkit.bench.timing import Batch, timed_steps
 
 if TYPE_CHECKING:
-    from toolkit.branch import Branch
+    from toolkit.branch.branch import Branch
 
 Layer = dict[str, Any]
 
 
 def described(branch: Branch, batch: int) -> dict[str, Any] | None:
     """A chain of layers with its optimiser and inputs; None if the branch is no chain."""
-    from toolkit.training.learning import DoubleQ
+    from toolkit.branch.learning import DoubleQ
     from toolkit.training.module import training_inputs
 
     learning = branch.learning

@@ -1,4 +1,1 @@
-"""Studies: cells, how one is run, results, and the figures made of them.
-
-What only images need is called `supervised_…`, what only players need `rl_…`; all else is common.
-"""
+"""Studies: their cells, how one is run, its results, and the figures made of them."""

@@ -20,19 +20,19 @@ from firmware_sim.training.limits import MIB, stored_bytes
 from firmware_sim.training.runtime import TensorSpec, choose_runtime, installed_runtimes
 from profiles import Profile
 from toolkit.autodiff.lower import Tuning
-from toolkit.branch import Branch
-from toolkit.counting import count
+from toolkit.branch.branch import Branch
+from toolkit.branch.counting import count
+from toolkit.conversion.convert import convert_module
 from toolkit.errors import ExportError
-from toolkit.export.convert import convert_module
 from toolkit.export.infer import convert_inference, synthetic_examples
 from toolkit.export.manifest import describe
-from toolkit.export.memory import RESERVE_MIB, estimate_memory, fits, largest_micro_batch
-from toolkit.export.onnx_slice import build_slice
-from toolkit.export.writing import replacing
+from toolkit.export.memory_estimate import RESERVE_MIB, estimate_memory, fits, largest_micro_batch
+from toolkit.export.onnx.slice import build_slice
 from toolkit.fresh_process import report_of
 from toolkit.training.module import TrainingModule
 from toolkit.tuning.files import SourcedTuning, shipped
 from toolkit.tuning.measuring import measure_tuning
+from toolkit.writing import replacing
 
 STAGES = ("trace", "convert", "slice", "quantise", "try out", "write")
 TUNED_STAGES = (*STAGES[:-1], "tune", "write")  # what tuning is about follows after a colon

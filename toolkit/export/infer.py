@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
 from toolkit.errors import ExportError
 
 Images = npt.NDArray[Any]

@@ -11,9 +11,9 @@ from typing import Any
 from broker.protocol.slice import Slice
 from firmware_sim.bundle.reader import FILES, FORMAT, digest
 from profiles import Profile
-from toolkit.branch import Branch
-from toolkit.counting import Counts
-from toolkit.training.learning import DoubleQ
+from toolkit.branch.branch import Branch
+from toolkit.branch.counting import Counts
+from toolkit.branch.learning import DoubleQ
 from toolkit.training.module import TrainingModule
 from toolkit.tuning.files import SourcedTuning
 from toolkit.tuning.layers import layers_of

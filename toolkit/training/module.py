@@ -10,11 +10,11 @@ import tensorflow as tf
 from toolkit.autodiff import Program, Tape, run, trace
 from toolkit.autodiff.blocks import in_blocks, large_kernels
 from toolkit.autodiff.lower import Tuning, lower
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
+from toolkit.branch.learning import DoubleQ, Supervised
 from toolkit.errors import ExportError
 from toolkit.training.double_q import double_q_loss, double_q_target
 from toolkit.training.groups import Group, group
-from toolkit.training.learning import DoubleQ, Supervised
 from toolkit.training.losses import LOSSES
 from toolkit.training.storage import Storage
 from toolkit.tuning.files import shipped

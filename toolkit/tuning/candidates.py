@@ -21,10 +21,10 @@ from firmware_sim.bundle.reader import digest
 from firmware_sim.tune import FORMAT, INDEX, SET
 from toolkit.autodiff.lower import Choice, Layer
 from toolkit.autodiff.rules.formulations import FORMULATIONS
+from toolkit.conversion.convert import convert_module
 from toolkit.errors import ExportError
-from toolkit.export.convert import convert_module
-from toolkit.export.writing import make_folder
 from toolkit.training.module import Function, Signature, Tensors
+from toolkit.writing import make_folder
 
 
 class Candidates(tf.Module):  # type: ignore[misc]

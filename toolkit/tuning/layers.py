@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from toolkit.autodiff import run, trace
 from toolkit.autodiff.lower import Choice, Layer, Tuning, lower
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from firmware_sim.training.runtime import choose_runtime
 from toolkit.autodiff.lower import part_bytes
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
 from toolkit.errors import ExportError
 from toolkit.fresh_process import report_of
 from toolkit.tuning.candidates import write_candidates

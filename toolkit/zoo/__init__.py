@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
 from toolkit.errors import ModelError
 from toolkit.zoo import atari, cartpole, cifar10, digits, minatar
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from toolkit.branch import Branch
-from toolkit.training.learning import DoubleQ
+from toolkit.branch.branch import Branch
+from toolkit.branch.learning import DoubleQ
 from toolkit.training.optimizers import Adam
 
 ACTIONS = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from toolkit.training.learning import Supervised
+from toolkit.branch.learning import Supervised
 from toolkit.training.optimizers import Adam
 from toolkit.zoo.pair import Pair
 

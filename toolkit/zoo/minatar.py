@@ -11,9 +11,9 @@ from collections.abc import Callable
 import keras
 from keras import layers
 
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
+from toolkit.branch.learning import DoubleQ
 from toolkit.errors import ModelError
-from toolkit.training.learning import DoubleQ
 from toolkit.training.optimizers import Adam
 
 ACTIONS = 6  # of every game

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import keras
 from keras import layers
 
-from toolkit.branch import Branch
-from toolkit.layers import BranchDropout
-from toolkit.training.learning import Supervised
+from toolkit.branch.branch import Branch
+from toolkit.branch.layers import BranchDropout
+from toolkit.branch.learning import Supervised
 
 Part = Callable[[keras.KerasTensor], keras.KerasTensor]
 LIGHT_OUTPUT = "light_output"

@@ -15,7 +15,7 @@ from broker.brokers.embedded import EmbeddedBroker
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Connected, Packet, TransportError, parse_address
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0
 CLIENTS = 200
 

@@ -13,8 +13,8 @@ from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import arguments
 from firmware_sim.packs.format import PackError
 from firmware_sim.packs.options import options_of
-from toolkit.pack import pack
 from toolkit.provisioning.fleet import provision
+from toolkit.provisioning.pack import pack
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def test_a_pack_that_this_version_does_not_understand_is_not_installed(
 ) -> None:
     state = tmp_path / "state"
     options(log, "--pack", packed(farm, digits_bundle, 4, "--task", "digits"), "--state", state)
-    monkeypatch.setattr("toolkit.pack.check_arguments", lambda *_: None)  # a newer toolkit
+    monkeypatch.setattr(
+        "toolkit.provisioning.pack.check_arguments", lambda *_: None
+    )  # a newer toolkit
     newer = packed(farm, digits_bundle, 5, "--task", "digits", "--quantum", "2")
     args = options(log, "--pack", newer, "--state", state)
     assert args.bundle == state / "packs" / "4" / "bundle"

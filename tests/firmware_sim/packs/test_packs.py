@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from firmware_sim.packs.format import INDEX_LIMIT, LIMITS, SIGNED_AS, PackError, key_text, read_key
 from firmware_sim.packs.installed import Packs
-from toolkit.pack import archive
+from toolkit.provisioning.pack import archive
 
 OWNER = Ed25519PrivateKey.from_private_bytes(bytes(32))
 STRANGER = Ed25519PrivateKey.from_private_bytes(b"s" * 32)

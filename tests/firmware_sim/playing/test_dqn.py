@@ -32,8 +32,8 @@ def atari_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
     from profiles import load_profile
     from toolkit import zoo
-    from toolkit.calibration import calibration_for
     from toolkit.export.bundle import export
+    from toolkit.export.calibration import calibration_for
 
     keras.utils.set_random_seed(0)
     branch = zoo.build("atari", "lightweight")

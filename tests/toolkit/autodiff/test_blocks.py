@@ -10,7 +10,7 @@ from keras import layers
 
 from toolkit.autodiff import run, trace
 from toolkit.autodiff.blocks import Blocks, in_blocks, large_kernels
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
 from toolkit.training.module import TrainingModule
 
 INPUTS, OUTPUTS, BATCH = 1111, 500, 3  # three blocks, and 1111 is a multiple of nothing here

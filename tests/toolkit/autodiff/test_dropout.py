@@ -11,7 +11,7 @@ from keras import layers
 
 from toolkit.autodiff import Program, run, trace
 from toolkit.autodiff.naming import named_variables
-from toolkit.layers import BranchDropout
+from toolkit.branch.layers import BranchDropout
 
 Array = npt.NDArray[np.float32]
 Build = Callable[[keras.KerasTensor], keras.KerasTensor]

@@ -18,11 +18,11 @@ from tensorflow.lite.python import schema_py_generated as schema
 
 from firmware_sim.training.runtime import RUNTIMES
 from toolkit.autodiff.lower import Choice, Layer, Tuning
-from toolkit.branch import Branch
-from toolkit.export.convert import convert_module
-from toolkit.layers import BranchDropout
-from toolkit.reference import Reference
-from toolkit.training.learning import Supervised
+from toolkit.bench.reference import Reference
+from toolkit.branch.branch import Branch
+from toolkit.branch.layers import BranchDropout
+from toolkit.branch.learning import Supervised
+from toolkit.conversion.convert import convert_module
 from toolkit.training.module import Signature, TrainingModule
 from toolkit.training.optimizers import SGD, Adam
 

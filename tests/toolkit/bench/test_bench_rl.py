@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from toolkit import zoo
+from toolkit.bench.reference import Reference
 from toolkit.bench.rl import tables
 from toolkit.bench.rl_agents import CompiledAgent, KerasAgent, Player
-from toolkit.reference import Reference
 
 pytestmark = pytest.mark.xdist_group("experiment")
 

@@ -11,10 +11,10 @@ from keras import layers
 from firmware_sim.training.runtime import RUNTIMES
 from toolkit.bench import operations
 from toolkit.bench.torch_step import described
-from toolkit.branch import Branch
-from toolkit.export.convert import convert_module
-from toolkit.export.flatbuffer import operation, parse
-from toolkit.training.learning import Supervised
+from toolkit.branch.branch import Branch
+from toolkit.branch.learning import Supervised
+from toolkit.conversion.convert import convert_module
+from toolkit.conversion.flatbuffer import operation, parse
 from toolkit.training.module import TrainingModule
 from toolkit.zoo import build
 

@@ -16,12 +16,12 @@ from broker.aggregator.slice_file import read_slice
 from firmware_sim.bundle.reader import FILES, Bundle, open_bundle
 from profiles import Profile, load_profile
 from toolkit import zoo
-from toolkit.branch import Branch
-from toolkit.calibration import calibration_for
+from toolkit.branch.branch import Branch
 from toolkit.errors import ExportError
 from toolkit.export import bundle as stages
 from toolkit.export.bundle import STAGES, export, try_out
-from toolkit.export.memory import MemoryEstimate
+from toolkit.export.calibration import calibration_for
+from toolkit.export.memory_estimate import MemoryEstimate
 
 WEAK = load_profile("weak")
 Listing = Callable[[Path], dict[str, bytes]]

@@ -7,7 +7,7 @@ tuning that ships: the larger branches are far below, and for the small ones see
 import pytest
 
 from toolkit import zoo
-from toolkit.export.convert import convert_module
+from toolkit.conversion.convert import convert_module
 from toolkit.training.module import TrainingModule
 
 # tflite-runtime's faster formulations have more operations.

@@ -14,10 +14,10 @@ from keras import layers
 
 from firmware_sim.training.runtime import Model
 from toolkit import zoo
-from toolkit.branch import Branch
-from toolkit.calibration import digit_images
+from toolkit.branch.branch import Branch
+from toolkit.conversion.flatbuffer import operation, parse
 from toolkit.errors import ExportError
-from toolkit.export.flatbuffer import operation, parse
+from toolkit.export.calibration import digit_images
 from toolkit.export.infer import convert_inference, synthetic_examples
 
 # How far a probability may be off: rounding of float32, of float16, and of 8-bit numbers.

@@ -16,12 +16,12 @@ from cryptography import x509
 from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from broker.aggregator.__main__ import __main__ as aggregator
+from broker.aggregator import __main__ as aggregator
 from broker.brokers.mosquitto_process import free_port, mosquitto_path
 from broker.protocol.topics import Topics
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Connected, Credentials, parse_address
-from firmware_sim.device.__main__ import __main__ as device
+from firmware_sim.device import __main__ as device
 from toolkit.errors import ToolkitError
 from toolkit.provisioning.certificates import (
     CertificateError,

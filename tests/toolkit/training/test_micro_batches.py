@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from toolkit import zoo
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
+from toolkit.conversion.convert import convert_module
 from toolkit.errors import ExportError
-from toolkit.export.convert import convert_module
 from toolkit.training.module import TrainingModule, training_inputs
 
 BATCH, STEPS = 8, 6

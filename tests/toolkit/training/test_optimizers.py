@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from toolkit.reference import keras_optimizer
+from toolkit.bench.reference import keras_optimizer
 from toolkit.training.optimizers import SGD, Adam, Optimizer, RMSProp
 
 

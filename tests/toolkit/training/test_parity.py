@@ -1,7 +1,7 @@
 """Every signature of every zoo branch, in both runtimes, against TensorFlow and Keras.
 
 Dropout is off, since the device draws its own masks. The reference is written the ordinary way
-(toolkit/reference.py): GradientTape and Keras' optimisers.
+(toolkit/bench/reference.py): GradientTape and Keras' optimisers.
 """
 
 import os
@@ -17,11 +17,11 @@ import tensorflow as tf
 
 from toolkit import zoo
 from toolkit.autodiff.naming import named_variables
-from toolkit.branch import Branch
-from toolkit.export.convert import convert_module
-from toolkit.inspection import operations
-from toolkit.reference import Reference, keras_optimizer
-from toolkit.training.learning import DoubleQ
+from toolkit.bench.reference import Reference, keras_optimizer
+from toolkit.branch.branch import Branch
+from toolkit.branch.learning import DoubleQ
+from toolkit.conversion.convert import convert_module
+from toolkit.export.inspection import operations
 from toolkit.training.module import TrainingModule, training_inputs
 from toolkit.training.optimizers import Adam, RMSProp
 

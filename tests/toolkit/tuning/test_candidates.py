@@ -12,8 +12,8 @@ from firmware_sim.training.runtime import RUNTIMES
 from firmware_sim.tune import INDEX, SET, read_index
 from toolkit.autodiff.lower import Choice, Layer
 from toolkit.autodiff.rules.formulations import FORMULATIONS
+from toolkit.conversion.convert import convert_module
 from toolkit.errors import ExportError
-from toolkit.export.convert import convert_module
 from toolkit.tuning.candidates import Candidates, write_candidates
 
 BATCH = 2

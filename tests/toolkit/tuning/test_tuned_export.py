@@ -14,11 +14,11 @@ from firmware_sim.tune import read_index
 from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.autodiff.lower import Choice
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
 from toolkit.export import bundle as stages
 from toolkit.export.bundle import TUNED_STAGES, export
-from toolkit.export.memory import MemoryEstimate
-from toolkit.inspection import operations
+from toolkit.export.inspection import operations
+from toolkit.export.memory_estimate import MemoryEstimate
 from toolkit.training.module import TrainingModule
 from toolkit.tuning.files import SourcedTuning, shipped
 

@@ -5,7 +5,7 @@ from keras import layers
 
 from toolkit import zoo
 from toolkit.autodiff.lower import Layer
-from toolkit.branch import Branch
+from toolkit.branch.branch import Branch
 from toolkit.tuning.layers import layers_of
 
 

@@ -1,0 +1,175 @@
+"""`toolkit experiment` and `toolkit figures` as a user meets them: killed, stopped, mistyped."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.experiment.running.results import Result, read_results
+
+pytestmark = pytest.mark.xdist_group("experiment-command")
+PATIENCE = 180.0  # seconds until a test gives up
+SHORT = ("--modes", "heterogeneous", "--topology", "cascading", "--weak-fraction", "0.2,0.4",
+         "--seeds", "1", "--rounds", "6", "--examples", "96")  # fmt: skip
+Toolkit = Callable[..., Any]
+
+
+def command(out: Path, *options: str) -> subprocess.Popen[str]:
+    line = [Path(sys.executable).with_name("toolkit"), "experiment", "digits", "--out", out]
+    return subprocess.Popen(
+        [*line, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def numbers(results: list[Result]) -> dict[str, Any]:
+    return {
+        result.cell.name: (
+            sorted(result.points, key=lambda point: (point.device, point.round)),
+            result.finals,
+        )
+        for result in results
+    }
+
+
+def points(out: Path) -> int:
+    return sum(file.read_bytes().count(b'"point"') for file in (out / "cells").glob("*"))
+
+
+def test_killed_and_started_again(tmp_path: Path):
+    """SIGKILL of the command in the middle; its processes end by themselves, and the same command
+    ends with the numbers of a run that nobody killed."""
+    killed, straight = tmp_path / "killed", tmp_path / "straight"
+    running = command(killed, *SHORT)
+    deadline = time.monotonic() + PATIENCE
+    while points(killed) < 9:
+        assert time.monotonic() < deadline and running.poll() is None, running.communicate()
+        time.sleep(0.01)
+    running.kill()
+    running.communicate(timeout=PATIENCE)
+    assert read_results(killed) == [], "it was killed before a cell was finished"
+    reached = points(killed)
+    again, other = command(killed, *SHORT), command(straight, *SHORT, "--jobs", "1")
+    for process, folder in ((again, killed), (other, straight)):
+        said, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, errors
+        assert said == f"2 cells are in {folder}; `toolkit figures {folder}` draws them\n"
+        assert re.search(r"^2/2 heterogeneous_cascading_both_weak-0\.", errors, re.MULTILINE)
+    assert 9 <= reached < 28 == points(killed)  # 2 cells, 2 devices, 7 points
+    assert numbers(read_results(killed)) == numbers(read_results(straight))
+    kinds = [
+        json.loads(line)["kind"]
+        for file in (killed / "cells").glob("*")
+        for line in file.read_text(encoding="utf-8").splitlines()
+    ]
+    assert kinds.count("resumed") >= 1
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path):
+    running = command(tmp_path, "--rounds", "100000", "--seeds", "1")
+    deadline = time.monotonic() + PATIENCE
+    while not points(tmp_path):
+        assert time.monotonic() < deadline and running.poll() is None, running.communicate()
+        time.sleep(0.01)
+    running.send_signal(signal.SIGINT)
+    _, errors = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 130
+    assert errors == (
+        f"interrupted; {tmp_path} keeps every finished round, the same command goes on\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("digits", "--modes", "alone"),
+         "there is no mode 'alone'; there are isolated, homogeneous, heterogeneous."),
+        (("digits", "--topology", "ring"),
+         "there is no topology 'ring'; there are share-first, cascading."),
+        (("digits", "--weak-fraction", "0.1,2"),
+         "the weak device cannot hold 2 of the data: take more than 0 and less than 1, as 0.05 "
+         "is."),
+        (("digits", "--weak-fraction", "some"),
+         "'some' does not list fractions, as 0.05,0.5 does."),
+        (("digits", "--split", "by-class"),
+         "there is no split 'by-class'; there are iid and dirichlet:ALPHA, as dirichlet:0.5."),
+        (("npz",), "the task npz needs --data."),
+        (("cartpole", "--game", "pong"),
+         "the task cartpole is a game of its own and takes no 'pong'."),
+        (("minatar", "--game", "go"),
+         "there is no MinAtar game 'go'; there are asterix, breakout, freeway, seaquest, "
+         "space_invaders."),
+        (("cartpole", "--weak-rate", "0,1"),
+         "the weak device cannot play at 0 of the powerful one's rate: take more than 0 and at "
+         "most 1, as 0.25 is."),
+        (("cartpole", "--coordinator", "both"),
+         "there is no coordinator 'both'; there are sync, async."),
+    ],
+)  # fmt: skip
+def test_what_is_mistyped_is_one_sentence(
+    toolkit: Toolkit, tmp_path: Path, options: tuple[str, ...], sentence: str
+):
+    assert toolkit("experiment", *options, "--out", tmp_path).refusal == sentence
+
+
+def test_missing_data_are_one_sentence(toolkit: Toolkit, tmp_path: Path):
+    nowhere = tmp_path / "nowhere"
+    said = toolkit("experiment", "cifar10", "--data", nowhere, "--out", tmp_path / "out").refusal
+    assert said == (
+        f"{nowhere} holds neither data_batch_1 nor data_batch_1.bin, as the folder unpacked from "
+        "CIFAR-10's python or binary version does."
+    )
+    said = toolkit("experiment", "npz", "--data", nowhere, "--out", tmp_path / "out").refusal
+    assert said == f"{nowhere} cannot be read (No such file or directory)."
+
+
+def test_ray_is_optional(toolkit: Toolkit, tmp_path: Path):
+    said = toolkit("experiment", "digits", "--ray", "--out", tmp_path).refusal
+    assert said == "--ray needs Ray: pip install 'stemshare[ray]'."
+    said = toolkit("experiment", "digits", "--ray", "--mqtt", "--out", tmp_path).refusal
+    assert said == "--ray does not go with --mqtt, whose broker only this machine reaches."
+
+
+def test_no_results_are_one_sentence(toolkit: Toolkit, tmp_path: Path):
+    said = toolkit("figures", tmp_path).refusal
+    assert said == (
+        f"{tmp_path} holds no results; `toolkit experiment` with --out {tmp_path} makes some."
+    )
+
+
+def test_help_teaches_with_examples(toolkit: Toolkit):
+    ran = toolkit("experiment", "--help")
+    assert ran.code == 0
+    assert "toolkit experiment cifar10 --rounds 200" in ran.out
+    assert "toolkit figures results/digits" in toolkit("figures", "--help").out
+
+
+def test_players_from_command_to_figure(toolkit: Toolkit, tmp_path: Path):
+    """A whole study over processes, and a second one that has nothing left to do."""
+    options = ("--modes", "heterogeneous", "--coordinator", "sync,async", "--weak-rate", "0.5",
+               "--seeds", "1", "--steps", "140", "--warm-up", "60", "--sync-every", "20",
+               "--jobs", "1", "--out", tmp_path)  # fmt: skip
+    for ended in (2, 0):
+        ran = toolkit("experiment", "cartpole", *options)
+        assert ran.code == 0, ran.err
+        assert ran.out == f"2 cells are in {tmp_path}; `toolkit figures {tmp_path}` draws them\n"
+        assert len(ran.err.splitlines()) == ended
+    sync, free = sorted(read_results(tmp_path), key=lambda result: -len(result.points))
+    assert (len(sync.points), len(free.points)) == (8, 6)  # 4 of each, or 4 and 2
+    ran = toolkit("figures", tmp_path)
+    assert [Path(line).name for line in ran.out.splitlines()] == [
+        "rl.png", "rl.svg", "rl_async.png", "rl_async.svg", "table.md",
+    ]  # fmt: skip
+
+
+def test_help_says_what_becomes_of_a_killed_cell(toolkit: Toolkit):
+    played = " ".join(toolkit("experiment", "cartpole", "--help").out.split())
+    assert "A cell that was killed starts from its beginning; finished ones stay." in played
+    told = " ".join(toolkit("experiment", "digits", "--help").out.split())
+    assert "One that was killed goes on where it was" in told

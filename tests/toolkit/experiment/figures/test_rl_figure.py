@@ -1,0 +1,136 @@
+"""The players' figure and table from results alone, with numbers that can be worked out by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit.experiment.cell import MODES
+from toolkit.experiment.figures.draw import draw_figures
+from toolkit.experiment.figures.rl_figure import draw_players
+from toolkit.experiment.figures.rl_summary import WINDOW, Line, Played, learning_curve
+from toolkit.experiment.figures.rl_table import rows
+from toolkit.experiment.figures.table import markdown
+from toolkit.experiment.players.cell import RlSettings, plan
+from toolkit.experiment.running.results import Final, Point, Result
+
+ROUNDS, STEPS = 40, 1_000
+LEVEL = {"isolated": 10.0, "homogeneous": 20.0, "heterogeneous": 30.0}
+SETTINGS = RlSettings(
+    task="atari", rounds=ROUNDS, steps_per_round=STEPS, warm_up=1, exploration=1, replay=(9, 9),
+    test_steps=1,
+)  # fmt: skip
+
+
+def study(
+    games: Sequence[str] = ("breakout",),
+    coordinators: Sequence[str] = ("sync",),
+    rates: Sequence[float] = (1.0,),
+    modes: Sequence[str] = MODES,
+) -> list[Played]:
+    """Scores grow by one with every round, from a level of their own; seeds are 5 apart."""
+    results = []
+    for cell in plan(
+        SETTINGS, games=games, modes=modes, coordinators=coordinators, weak_rates=rates,
+        seeds=range(3),
+    ):  # fmt: skip
+        points, finals = [], {}
+        for device in cell.devices:
+            level = LEVEL[cell.mode] + 5 * cell.seed + 100 * (device == "powerful")
+            scores = [level + number for number in range(1, cell.rounds(device) + 1)]
+            points += [
+                Point(device, n, {"score": s, "steps": n * cell.steps(device), "loss": 0.0})
+                for n, s in enumerate(scores, start=1)
+            ]
+            finals[device] = Final(device, {"score": float(np.mean(scores[-WINDOW:]))})
+        results.append(Result(cell, {"commit": "0123456789abcdef"}, points, finals, 1.0))
+    return results
+
+
+def test_curves_are_means_over_a_sliding_window():
+    curve = learning_curve(study(), Line("breakout", "isolated", "weak", 1.0))
+    assert list(curve) == [STEPS * n for n in range(1, ROUNDS + 1)]
+    assert curve[STEPS].median == 10 + 5 + 1  # level, seed 1 of 0, 1, 2, and the first score
+    assert curve[3 * STEPS].median == 15 + 2  # all that there are
+    assert curve[40 * STEPS].median == 15 + np.mean(range(16, 41))  # the last 25
+    assert (curve[STEPS].lowest, curve[STEPS].highest) == (11, 21)
+
+
+def test_the_papers_arrangement():
+    results = study(rates=(1.0, 0.5, 0.25)) + study(("beam_rider", "space_invaders"))
+    figure = draw_players(results)
+    panels = {p.get_title(loc="left"): p for p in figure.axes if p.axison}
+    half, quarter = ", $v_{weak} = 0.5$", ", $v_{weak} = 0.25$"
+    assert sorted(panels) == [
+        "(a) breakout: powerful",
+        "(b) breakout: weak",
+        f"(c) breakout: powerful{half}",
+        f"(d) breakout: weak{half}",
+        f"(e) breakout: powerful{quarter}",
+        f"(f) breakout: weak{quarter}",
+        "(g) beam_rider: powerful",
+        "(h) beam_rider: weak",
+        "(i) space_invaders: powerful",
+        "(j) space_invaders: weak",
+    ]
+    rows_of = {title: p.get_subplotspec().rowspan.start for title, p in panels.items()}
+    columns = {title: p.get_subplotspec().colspan.start for title, p in panels.items()}
+    assert [(rows_of[t], columns[t]) for t in sorted(panels)] == [
+        (0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (0, 2), (0, 3), (1, 2), (1, 3),
+    ]  # fmt: skip
+    # The weak device's panel ends with its own steps, though it was alone for longer.
+    assert panels[f"(f) breakout: weak{quarter}"].get_xlim()[1] == pytest.approx(10)
+    for panel in panels.values():
+        assert [line.get_label() for line in panel.lines] == list(MODES)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(MODES)
+
+
+def test_what_there_is_not_is_left_out():
+    figure = draw_players(study(rates=(0.5,), modes=("isolated", "heterogeneous")))
+    titles = [panel.get_title(loc="left") for panel in figure.axes]
+    assert titles == [
+        "(a) breakout: powerful, $v_{weak} = 0.5$",
+        "(b) breakout: weak, $v_{weak} = 0.5$",
+    ]
+    assert [line.get_label() for line in figure.axes[0].lines] == ["isolated", "heterogeneous"]
+
+
+def test_each_coordinator_has_its_figure(tmp_path: Path):
+    results = study(coordinators=("sync", "async"), rates=(1.0, 0.5))
+    written = draw_figures(results, tmp_path)
+    assert [file.name for file in written] == [
+        "rl.png", "rl.svg", "rl_async.png", "rl_async.svg", "table.md",
+    ]  # fmt: skip
+    assert all(file.stat().st_size for file in written)
+
+
+def test_the_table_of_players():
+    lines = markdown(study(coordinators=("async",), rates=(0.5,))).splitlines()
+    # Alone and powerful: 40 rounds, the last 25 of which are 16 … 40, on average 28.
+    assert lines[0] == (
+        "| game | coordinator | rate of weak | device | isolated | homogeneous | heterogeneous |"
+    )
+    assert lines[3] == (
+        "| breakout | async | 0.5 | powerful | 143.0 (138.0–148.0) | 153.0 (148.0–158.0) | "
+        "163.0 (158.0–168.0) |"
+    )
+    # In a fleet the weak one has 20 rounds: 1 … 20, on average 10.5.
+    # After as many steps the one alone has as many points, though it went on.
+    assert lines[2].endswith("| weak | 25.5 (20.5–30.5) | 35.5 (30.5–40.5) | 45.5 (40.5–50.5) |")
+    assert lines[-1] == (
+        "atari: mean score of the last 25 test episodes, median (lowest–highest) of 3 seeds; 40 "
+        "rounds of 1000 steps, warm-up 1, exploration 1, replay 9 and 9 steps; engine tflite; "
+        "commit 0123456789ab."
+    )
+
+
+def test_who_is_alone_is_in_the_table_of_every_rate():
+    found = [row[2:5] for row in rows(study(rates=(1.0, 0.25)))]
+    assert found == [
+        ("1", "weak", "43.0 (38.0–48.0)"),
+        ("1", "powerful", "143.0 (138.0–148.0)"),
+        ("0.25", "weak", "20.5 (15.5–25.5)"),  # after a quarter of its steps
+        ("0.25", "powerful", "143.0 (138.0–148.0)"),
+    ]

@@ -1,0 +1,97 @@
+"""The same training step written the ordinary way: Keras, GradientTape, Keras' optimisers.
+
+Nothing of the product runs through here. Tests compare against it, and the benchmark times it,
+compiled by TensorFlow and converted to TFLite with the Flex delegate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from toolkit.branch.branch import Branch
+from toolkit.branch.learning import DoubleQ, Supervised
+from toolkit.training.optimizers import SGD, Adam, Optimizer, RMSProp
+
+Network = Callable[..., tf.Tensor]
+
+
+class Reference(tf.Module):  # type: ignore[misc]
+    """A branch that trains in TensorFlow; `train` takes what the signature `train` takes."""
+
+    def __init__(self, branch: Branch, *, training: bool = True) -> None:
+        super().__init__()
+        self.branch = branch
+        self.model = branch.model
+        self.training = training  # False leaves dropout out
+        self.optimizer = keras_optimizer(branch.learning.optimizer)
+        self.optimizer.build(self.model.trainable_variables)
+        self.target = keras.models.clone_model(self.model)
+        self.target.set_weights(self.model.get_weights())
+
+    def train(self, **batch: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self.loss(self.model, self.target, **batch)
+        gradients = tape.gradient(loss, self.model.trainable_variables)
+        self.optimizer.apply(gradients, self.model.trainable_variables)
+        return loss
+
+    def gradients(self, **batch: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = self.loss(self.model, self.target, **batch)
+        return list(tape.gradient(loss, self.model.trainable_variables))
+
+    def loss(self, online: Network, target: Network, **batch: tf.Tensor) -> tf.Tensor:
+        """The branch's loss with any callable in the place of its network."""
+        if isinstance(self.branch.learning, DoubleQ):
+            return self._double_q(self.branch.learning, online, target, **batch)
+        return self._supervised(self.branch.learning, online, **batch)
+
+    def _supervised(
+        self, learning: Supervised, network: Network, x: tf.Tensor, y: tf.Tensor
+    ) -> tf.Tensor:
+        output = network(self._scaled(x), training=self.training)
+        if learning.loss == "mse":
+            return tf.reduce_mean(keras.losses.mean_squared_error(y, output))
+        if learning.loss == "huber":
+            return tf.reduce_mean(keras.losses.huber(y, output))
+        from_logits = self.model.layers[-1].name != "softmax"
+        losses = keras.losses.sparse_categorical_crossentropy(y, output, from_logits=from_logits)
+        return tf.reduce_mean(losses)
+
+    def _double_q(
+        self,
+        learning: DoubleQ,
+        online: Network,
+        target: Network,
+        obs: tf.Tensor,
+        action: tf.Tensor,
+        reward: tf.Tensor,
+        next_obs: tf.Tensor,
+        done: tf.Tensor,
+    ) -> tf.Tensor:
+        ahead = self._scaled(next_obs)
+        best = tf.argmax(online(ahead), -1, output_type=tf.int32)
+        future = tf.gather(target(ahead), best, batch_dims=1)
+        wanted = tf.stop_gradient(reward + learning.discount * (1.0 - done) * future)
+        q = tf.gather(online(self._scaled(obs), training=self.training), action, batch_dims=1)
+        losses = keras.losses.huber(wanted[:, None], q[:, None], delta=learning.huber_delta)
+        return tf.reduce_mean(losses)
+
+    def _scaled(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.cast(x, tf.float32) * self.branch.input_scale
+
+
+def keras_optimizer(optimizer: Optimizer) -> keras.optimizers.Optimizer:
+    """Keras' own version of one of our optimisers."""
+    match optimizer:
+        case SGD(learning_rate=rate, momentum=momentum):
+            return keras.optimizers.SGD(rate, momentum=momentum)
+        case Adam(learning_rate=rate, beta_1=b1, beta_2=b2, epsilon=epsilon):
+            return keras.optimizers.Adam(rate, beta_1=b1, beta_2=b2, epsilon=epsilon)
+        case RMSProp(learning_rate=rate, rho=rho, epsilon=epsilon, decay=decay):
+            schedule = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
+            return keras.optimizers.RMSprop(schedule, rho=rho, epsilon=epsilon)
+    raise TypeError(f"Keras has no counterpart of {optimizer!r}")

@@ -1,0 +1,1 @@
+"""The branch: a Keras model, what it shares, and how it learns."""

@@ -1,0 +1,124 @@
+"""A user's own branch: `--model path/to/file.py:function`, or `…:function:width`."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import keras
+
+from toolkit.branch.branch import Branch
+from toolkit.branch.learning import DoubleQ, Learning, Supervised
+from toolkit.errors import ModelError
+
+
+def load_branch(spec: str) -> Branch:
+    """Calls the function; it returns (model, shared layer names), a Branch, or only a model.
+
+    Only a model means that every layer is shared, as within a group of equal devices. A function
+    that takes a width gets the one in path/to/file.py:function:width.
+    """
+    place, _, width = spec.rpartition(":")
+    if width.isdecimal() and ":" in place:
+        return load_function_of_width(place)(int(width))
+    function = _function(spec)
+    if not _accepts(function):
+        raise ModelError(f"{spec} takes arguments; only a width can be given, as {spec}:16.")
+    return _called(spec, _name(spec), function)
+
+
+def load_function_of_width(spec: str) -> Callable[[int], Branch]:
+    """A function from a width to the branch that is so wide."""
+    function = _function(spec)
+    if not _accepts(function, 1):
+        raise ModelError(f"{spec} does not take a width; it must be as def branch(width): ….")
+    return lambda width: _called(
+        f"{spec}:{width}", f"{_name(spec)}-{width}", partial(function, width)
+    )
+
+
+def _function(spec: str) -> Callable[..., Any]:
+    path, colon, name = spec.rpartition(":")
+    if not colon or not path or not name:
+        raise ModelError(f"--model {spec!r} must be path/to/file.py:function.")
+    function = getattr(_load(Path(path)), name, None)
+    if not callable(function):
+        raise ModelError(f"{path} has no function {name!r}.")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _accepts(function: Callable[..., Any], *arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature; calling it will tell
+        return True
+    return True
+
+
+def _name(spec: str) -> str:
+    path, _, name = spec.rpartition(":")
+    return f"{Path(path).stem}-{name}"
+
+
+def _called(spec: str, name: str, function: Callable[[], Any]) -> Branch:
+    try:
+        made = function()
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise ModelError(f"{spec} failed with {type(error).__name__}: {error}") from error
+    return _branch(spec, name, made)
+
+
+def _load(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ModelError(f"there is no file {path}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ModelError(f"{path} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise ModelError(f"{path} failed with {type(error).__name__}: {error}") from error
+    return module
+
+
+def _branch(spec: str, name: str, made: Any) -> Branch:
+    match made:
+        case Branch():
+            _check(made.name, made.model, made.learning)
+            return made
+        case keras.Model():
+            _check(name, made, Supervised())
+            return Branch(name, made, tuple(layer.name for layer in made.layers))
+        case (keras.Model() as model, [*layers]) if all(isinstance(n, str) for n in layers):
+            _check(name, model, Supervised())
+            return Branch(name, model, tuple(layers))
+    raise ModelError(
+        f"{spec} returned {type(made).__name__}; "
+        "it must return a Keras model, or (model, names of the shared layers)."
+    )
+
+
+def _check(name: str, model: keras.Model, learning: Learning) -> None:
+    """What would otherwise fail deep inside, where no sentence can name the cause."""
+    takes = getattr(model, "input_shape", None)
+    if not model.built or takes is None:
+        raise ModelError(f"the model of {name} has no input shape; begin it with keras.Input.")
+    if not isinstance(takes, tuple) or None in takes[1:]:
+        raise ModelError(f"the model of {name} takes {takes}; it must be one input of fixed shape.")
+    for layer in model._flatten_layers(include_self=False):
+        policy = layer.dtype_policy.name
+        if policy != "float32" and not isinstance(layer, keras.layers.InputLayer):
+            raise ModelError(f"layer {layer.name!r} computes in {policy}; only float32 can train.")
+    chooses = isinstance(learning, DoubleQ) or learning.loss == "cross_entropy"
+    answers = model.output_shape
+    if chooses and isinstance(answers, tuple) and len(answers) != 2:  # tracing refuses several
+        raise ModelError(f"the model of {name} answers {answers}; it must be (None, classes).")

@@ -1,0 +1,1 @@
+"""The command `toolkit`: one module for each of its commands."""

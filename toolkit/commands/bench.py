@@ -1,0 +1,234 @@
+"""`toolkit bench …`: each benchmark prints tables and writes every number as JSON."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from toolkit.terminal import quiet_terminal
+
+bench = typer.Typer(help="Benchmarks; each prints a table and writes JSON.", no_args_is_help=True)
+FOLDER = Path("build/bench")
+JSON = "JSON with every number."
+Progress = Callable[[str], None]
+
+
+class QuantisationTask(StrEnum):
+    digits = "digits"
+    cifar10 = "cifar10"
+
+
+class PlayedTask(StrEnum):
+    atari = "atari"
+    minatar = "minatar"
+    cartpole = "cartpole"
+
+
+class BranchKind(StrEnum):
+    lightweight = "lightweight"
+    complex = "complex"
+
+
+@contextmanager
+def _at_work(out: Path) -> Iterator[Progress]:
+    """A quiet terminal with a line of progress, and a place for the numbers."""
+    with quiet_terminal() as console, console.status("preparing") as status:
+        from toolkit.writing import make_folder
+
+        make_folder(out.parent)
+        yield status.update
+
+
+def _show(report: dict[str, Any], tables: Callable[[dict[str, Any]], Any], out: Path) -> None:
+    out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    for part in tables(report):
+        Console().print(part)
+    typer.echo(f"every number is in {out}")
+
+
+@bench.command("step")
+def bench_step(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "step.json",
+    branch: Annotated[
+        list[str] | None,
+        typer.Option(help="Only zoo branches whose name contains this; may be repeated."),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Timed steps in each process.", min=1)] = 30,
+    rounds: Annotated[int, typer.Option(help="Processes per contestant, in turn.", min=1)] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads for every contestant.", min=1)] = 1,
+    flex_python: Annotated[
+        Path | None,
+        typer.Option(help="Python of an environment with TensorFlow ≤ 2.18.1, which runs Flex."),
+    ] = None,
+    make_flex: Annotated[
+        bool, typer.Option(help="Make such an environment in .venv-flex if there is none.")
+    ] = False,
+    torch_python: Annotated[
+        Path | None, typer.Option(help="Python of an environment with torch and numpy.")
+    ] = None,
+    breakdown: Annotated[
+        bool, typer.Option(help="Time every operation of the step alone as well.")
+    ] = False,
+) -> None:
+    """Time a training step: TensorFlow, PyTorch, Flex, and builtin-only in each installed runtime.
+
+    Ratios are within a round, in which every contestant runs in a fresh process of its own.
+    """
+    with _at_work(out) as progress:
+        from toolkit.bench.step import run_bench, tables
+
+        report = run_bench(
+            names=branch or [],
+            steps=steps,
+            rounds=rounds,
+            threads=threads,
+            flex_python=flex_python,
+            make_flex=make_flex,
+            torch_python=torch_python,
+            breakdown=breakdown,
+            progress=progress,
+        )
+    _show(report, tables, out)
+
+
+@bench.command("fleet")
+def bench_fleet(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "fleet.json",
+    repetitions: Annotated[int, typer.Option(help="Of the path's timings.", min=1)] = 9,
+    devices: Annotated[int, typer.Option(help="Simulated, in one round.", min=2)] = 200,
+    rounds: Annotated[int, typer.Option(help="Over which memory is watched.", min=10)] = 1000,
+) -> None:
+    """Measure a fleet's cost: codec, checks and merge, a round of many devices, memory."""
+    with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
+        from toolkit.bench.fleet import run_bench, tables
+
+        report = run_bench(
+            Path(folder),
+            repetitions=repetitions,
+            devices=devices,
+            rounds=rounds,
+            progress=progress,
+        )
+    _show(report, tables, out)
+
+
+@bench.command("quantisation")
+def bench_quantisation(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "quantisation.json",
+    task: Annotated[QuantisationTask, typer.Option()] = QuantisationTask.digits,
+    data: Annotated[Path | None, typer.Option(help="cifar10: the folder of its batches.")] = None,
+    seeds: Annotated[int, typer.Option(help="Orders of the data.", min=1)] = 3,
+    rounds: Annotated[int, typer.Option(help="Merges.", min=1)] = 20,
+    steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Instead of the branch's own.", min=0.0)
+    ] = None,
+    fleets: Annotated[int, typer.Option(help="That run at once.", min=1)] = 1,
+) -> None:
+    """Compare what a fleet learns with float32, float16, int8 and int4 updates, and their bytes."""
+    with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
+        from broker.protocol.quantisation import ENCODINGS
+        from toolkit.bench.quantisation import run_bench, tables
+
+        report = run_bench(
+            Path(folder),
+            task=task.value,
+            data=data,
+            encodings=ENCODINGS,
+            seeds=range(seeds),
+            rounds=rounds,
+            steps=steps,
+            progress=progress,
+            learning_rate=learning_rate,
+            fleets=fleets,
+        )
+    _show(report, tables, out)
+
+
+@bench.command("replay")
+def bench_replay(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "replay.json",
+    frames: Annotated[int, typer.Option(help="Of each game, for the codecs.", min=100)] = 3000,
+    steps: Annotated[int, typer.Option(help="In a device's replay.", min=100)] = 100_000,
+    batches: Annotated[int, typer.Option(help="Sampled and trained.", min=10)] = 60,
+    on_disk: Annotated[bool, typer.Option(help="Keep the replay on disk as well.")] = False,
+) -> None:
+    """Measure a replay: what frames take compressed, how fast it samples, a device's memory."""
+    with _at_work(out) as progress:
+        from toolkit.bench.replay import run_bench, tables
+
+        report = run_bench(
+            frames=frames, steps=steps, batches=batches, on_disk=on_disk, progress=progress
+        )
+    _show(report, tables, out)
+
+
+@bench.command("caps")
+def bench_caps(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "caps.json",
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these profiles; may be repeated.", show_default="all shipped"),
+    ] = None,
+    branch: Annotated[
+        list[str] | None,
+        typer.Option(help="Only zoo branches whose name contains this; may be repeated."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="That each device runs.", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
+) -> None:
+    """Run every zoo branch under every profile's memory cap, or show that it is refused."""
+    with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
+        from profiles import profile_names
+        from toolkit.bench.caps import run_bench, tables
+
+        report = run_bench(
+            Path(folder),
+            profiles=profile or profile_names(),
+            names=branch or [],
+            rounds=rounds,
+            steps=steps,
+            progress=progress,
+        )
+    _show(report, tables, out)
+
+
+@bench.command("rl")
+def bench_rl(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "rl.json",
+    task: Annotated[PlayedTask, typer.Option()] = PlayedTask.atari,
+    game: Annotated[str | None, typer.Option(help="Of the task.", show_default="breakout")] = None,
+    branch: Annotated[BranchKind, typer.Option()] = BranchKind.lightweight,
+    warm_up: Annotated[
+        int, typer.Option(help="Steps in the replay before the clock starts.", min=32)
+    ] = 1_000,
+    steps: Annotated[int, typer.Option(help="Timed in each process.", min=1)] = 200,
+    rounds: Annotated[int, typer.Option(help="Processes per contestant, in turn.", min=1)] = 3,
+    threads: Annotated[int, typer.Option(help="CPU threads for every contestant.", min=1)] = 1,
+) -> None:
+    """Time a player that trains: ours, the same with Keras' loops, and with tf.function.
+
+    Ratios are within a round, in which every contestant runs in a fresh process of its own.
+    """
+    with _at_work(out) as progress:
+        from toolkit.bench.rl import run_bench, tables
+
+        report = run_bench(
+            task=task.value,
+            game=game,
+            branch=branch.value,
+            warm_up=warm_up,
+            steps=steps,
+            rounds=rounds,
+            threads=threads,
+            progress=progress,
+        )
+    _show(report, tables, out)

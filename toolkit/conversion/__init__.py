@@ -1,0 +1,1 @@
+"""From TensorFlow functions to a TFLite file: the converter, then our passes over its output."""

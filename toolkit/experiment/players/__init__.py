@@ -1,0 +1,1 @@
+"""Studies of devices that learn to play."""

@@ -1,0 +1,168 @@
+"""The training functions before conversion, run by TensorFlow: several times faster on a PC.
+
+The same traced programs, losses, optimisers and signatures as in `model.tflite`. TensorFlow has
+convolutions with variable weights and their gradients, so both are its own here; a test holds the
+two against each other. Dropout draws the very numbers that the TFLite runtime draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from firmware_sim.training.runtime import Model, TensorSpec
+from toolkit.autodiff.program import Node, Program, Value
+from toolkit.autodiff.rules import RULES
+from toolkit.autodiff.rules.random import RULES as RANDOM_RULES
+from toolkit.branch.branch import Branch
+from toolkit.branch.learning import DoubleQ
+from toolkit.training.double_q import double_q_loss, double_q_target
+from toolkit.training.module import TARGET, Tensors, TrainingModule
+
+_PHILOX = 1  # TensorFlow's number of the algorithm
+_NUMBERS_AT_ONCE = 4  # that one value of Philox' counter gives
+
+
+class TensorFlowModule(TrainingModule):
+    """A branch's functions with TensorFlow's own convolutions and gradients."""
+
+    def __init__(self, branch: Branch, *, batch: int) -> None:
+        super().__init__(branch, batch=batch, runtime="tflite-runtime")
+        self.stream = tf.Variable(1, dtype=tf.int64)
+        self.drawn = tf.Variable(0, dtype=tf.int64)  # how often each draw of the stream was made
+
+    def evaluate(self, x: tf.Tensor, y: tf.Tensor) -> Tensors:
+        program = self.batch_program
+        logits = self._replay(program, self.read(self.model_variables), x)[program.logits()]
+        losses, _ = self._loss(logits, y)
+        right = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), y)
+        return {
+            "loss": tf.reduce_sum(losses),
+            "correct": tf.reduce_sum(tf.cast(right, "float32")),
+        }
+
+    def begin_stream(self, number: int) -> None:
+        self.stream.assign(number)
+        self.drawn.assign(0)
+
+    def _differentiate(
+        self, theta: Tensors, divisor: int, **batch: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        program, learning = self.training_program, self.branch.learning
+        plays = isinstance(learning, DoubleQ)
+        trained = {name: theta[name] for name in self.trained_variables}
+        with tf.GradientTape() as tape:
+            tape.watch(list(trained.values()))
+            tensors = self._replay(program, theta, batch["obs" if plays else "x"])
+            logits = tensors[program.logits()]
+        if isinstance(learning, DoubleQ):
+            target = self._target(learning, theta, **batch)
+            losses, seed = double_q_loss(logits, batch["action"], target, learning.huber_delta)
+        else:
+            losses, seed = self._loss(logits, batch["y"])
+        found = tape.gradient(logits, trained, output_gradients=seed * (1.0 / divisor))
+        for name, value in program.updates.items():
+            self.store[name].assign(tensors[value])
+        self.drawn.assign_add(1)
+        return tf.reduce_mean(losses), [g.join(found) for g in self.groups]
+
+    def _target(
+        self,
+        learning: DoubleQ,
+        theta: Tensors,
+        *,
+        reward: tf.Tensor,
+        next_obs: tf.Tensor,
+        done: tf.Tensor,
+        **_: tf.Tensor,
+    ) -> tf.Tensor:
+        ahead = self.batch_program
+        online = self._replay(ahead, theta, next_obs)[ahead.y]
+        delayed = self._replay(ahead, self.read(self.model_variables, TARGET), next_obs)[ahead.y]
+        return double_q_target(reward, done, online, delayed, learning.discount)
+
+    def _replay(
+        self, program: Program, theta: Mapping[str, tf.Tensor], x: tf.Tensor
+    ) -> dict[Value, tf.Tensor]:
+        """Computes every node in order: by its rule, but for convolutions and random numbers."""
+        tensors: dict[Value, tf.Tensor] = {program.x: x, **program.constants}
+        tensors |= {v: theta[name] for name, v in program.parameters.items() if name in theta}
+        for node in program.nodes:
+            inputs = [tensors[value] for value in node.inputs]
+            if node.op == "Conv2D":
+                y = _convolve(node, *inputs)
+            elif node.op in RANDOM_RULES:
+                y = self._draw(node, *inputs)
+            else:
+                y, _ = RULES[node.op](node, *inputs)
+            tensors[node.output] = y
+        return tensors
+
+    def _draw(self, node: Node, shape: Any) -> tf.Tensor:
+        """What the runtime's RANDOM_UNIFORM gives when it is called for the `drawn`-th time."""
+        if node.op != "StatelessRandomUniformV2":
+            raise NotImplementedError(f"layer {node.layer!r} draws with {node.op}")
+        values = -(-int(np.prod(shape)) // _NUMBERS_AT_ONCE)
+        return tf.raw_ops.StatelessRandomUniformV2(
+            shape=tf.constant(shape, tf.int32),
+            key=tf.constant([_seed(node, shape)], tf.uint64),
+            counter=tf.cast(tf.stack([self.drawn * values, self.stream]), tf.uint64),
+            alg=_PHILOX,
+        )
+
+
+def _seed(node: Node, shape: Any) -> int:
+    """The seed that the node's rule writes into `model.tflite`."""
+    with tf.Graph().as_default():
+        drawn, _ = RULES[node.op](node, shape)
+    seed: int = drawn.op.get_attr("seed")
+    return seed
+
+
+def _convolve(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    names = ("strides", "padding", "dilations", "explicit_paddings", "data_format")
+    chosen = {name: node.attrs[name] for name in names if name in node.attrs}
+    lists = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items()}
+    return tf.raw_ops.Conv2D(input=x, filter=kernel, **lists)
+
+
+class TensorFlowModel(Model):
+    """To an agent it is what a loaded `model.tflite` is."""
+
+    def __init__(self, branch: Branch, *, batch: int) -> None:
+        self.runtime = "tensorflow"
+        self._training = TensorFlowModule(branch, batch=batch)
+        self._signatures = self._training.signatures()
+        self._runners, self._inputs = {}, {}
+
+    @cached_property
+    def signatures(self) -> tuple[str, ...]:
+        return tuple(self._signatures)
+
+    def inputs(self, signature: str) -> Mapping[str, TensorSpec]:
+        if signature not in self._inputs:
+            self._inputs[signature] = {
+                name: TensorSpec(tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype))
+                for name, spec in self._signatures[signature].inputs.items()
+            }
+        return self._inputs[signature]
+
+    def begin_stream(self, number: int) -> None:
+        self._training.begin_stream(number)
+
+    def _runner(self, signature: str) -> Any:
+        if signature not in self._runners:
+            plain = self._signatures[signature].function
+            # One dictionary, since 'conv1/kernel' is no name of an argument.
+            function = tf.function(lambda values: plain(**values), autograph=False)
+
+            def run(**inputs: Any) -> dict[str, Any]:
+                answer = function({name: tf.constant(v) for name, v in inputs.items()})
+                return {name: value.numpy() for name, value in answer.items()}
+
+            self._runners[signature] = run
+        return self._runners[signature]

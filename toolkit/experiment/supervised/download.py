@@ -1,0 +1,81 @@
+"""Fetches CIFAR-10 from its publisher: goes on where it was cut off, and checks what it got."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from toolkit.experiment.cell import ExperimentError
+from toolkit.writing import make_folder
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
+MD5 = "c58f30108f718f92721af3b95e74349a"  # as published beside it
+ATTEMPTS = 5  # without a single new byte
+_PIECE = 2**18  # bytes
+_SECONDS = 30.0  # of silence
+Progress = Callable[[str], None]
+
+
+def fetch_cifar10(folder: Path, progress: Progress, *, url: str = URL, md5: str = MD5) -> Path:
+    """The archive in `folder`, which is downloaded unless it is there already."""
+    archive = folder / url.rsplit("/", 1)[-1]
+    if not archive.exists():
+        make_folder(folder)
+        part = archive.with_name(f"{archive.name}.part")
+        _download(url, part, progress)
+        if _md5(part) != md5:
+            part.unlink()
+            raise ExperimentError(
+                f"what came from {url} is not CIFAR-10's archive, and was removed; fetch it in "
+                "another way and give it as --data."
+            )
+        part.replace(archive)
+    return archive
+
+
+def _download(url: str, part: Path, progress: Progress) -> None:
+    failures = 0
+    while True:
+        before = part.stat().st_size if part.exists() else 0
+        try:
+            if _take(url, part, before, progress):
+                return
+            reason = "the connection was cut"
+        except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
+            reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+        after = part.stat().st_size if part.exists() else 0
+        failures = 0 if after > before else failures + 1
+        if failures >= ATTEMPTS or not after:
+            raise ExperimentError(
+                f"CIFAR-10 cannot be downloaded from {url} ({reason}); fetch it in another way and "
+                "give the archive or its folder as --data"
+                + (f", or try again: {part} keeps what has come." if after else ".")
+            )
+
+
+def _take(url: str, part: Path, have: int, progress: Progress) -> bool:
+    """Adds what the server sends from byte `have` on; whether that was all of it."""
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return True  # there is no byte beyond those that have come
+        raise
+    going_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+    with answer, part.open("ab" if going_on else "wb") as file:
+        start = file.tell()
+        total = start + int(answer.headers.get("Content-Length", 0))
+        while piece := answer.read(_PIECE):
+            file.write(piece)
+            progress(f"downloading CIFAR-10: {file.tell() / 1e6:.0f} of {total / 1e6:.0f} MB")
+        return total in (start, file.tell())
+
+
+def _md5(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "md5").hexdigest()

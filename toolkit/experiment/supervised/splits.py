@@ -1,0 +1,82 @@
+"""Who holds which examples: disjoint parts of a data set, IID or not, the same for a seed.
+
+Dirichlet: of every class c the K devices hold shares p_c ~ Dir(α·K·fractions), so a small α gives
+each device few classes, and a large one the same mixture to all. What a device then has too much
+of goes to others, so that each holds exactly its fraction of all examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from firmware_sim.training.runtime import Array
+from toolkit.experiment.cell import ExperimentError
+from toolkit.experiment.supervised.cell import parse_split
+
+Numbers = npt.NDArray[np.int64]
+TRAINING = 0.8  # of a device's own data; it validates on the rest
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The numbers of a device's examples: to train on, and to validate with."""
+
+    training: Numbers
+    validation: Numbers
+
+
+def divide(labels: Array, fractions: Mapping[str, float], split: str, seed: int) -> dict[str, Part]:
+    """A part for each device; together they are the whole data set."""
+    alpha = parse_split(split)
+    sizes = dict(zip(fractions, _sizes(len(labels), list(fractions.values())), strict=True))
+    for device, size in sizes.items():
+        if size < 2:
+            raise ExperimentError(
+                f"the {device} device would hold {size} of {len(labels)} examples, and it needs at "
+                "least 2: one to train on and one to validate with."
+            )
+    rng = np.random.default_rng(seed)
+    if alpha is None:
+        order = rng.permutation(len(labels))
+        held = np.split(order, np.cumsum(list(sizes.values()))[:-1])
+    else:
+        held = _dirichlet(labels, list(sizes.values()), alpha, rng)
+    return {device: _halves(own, rng) for device, own in zip(sizes, held, strict=True)}
+
+
+def _sizes(count: int, fractions: Sequence[float]) -> list[int]:
+    """Whole numbers that add up to `count`."""
+    if not np.isclose(sum(fractions), 1.0):
+        raise ValueError(f"the fractions {fractions} do not add up to 1")
+    ends = [round(count * end) for end in np.cumsum(fractions)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _dirichlet(
+    labels: Array, sizes: Sequence[int], alpha: float, rng: np.random.Generator
+) -> list[Numbers]:
+    fractions = np.array(sizes) / len(labels)
+    wanted: list[list[Numbers]] = [[] for _ in sizes]
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        shares = rng.dirichlet(alpha * len(sizes) * fractions)
+        ends = np.round(np.cumsum(shares) * len(members)).astype(int)[:-1]
+        for own, more in zip(wanted, np.split(members, ends), strict=True):
+            own.append(more)
+    held = [rng.permutation(np.concatenate(own)) for own in wanted]
+    # What a device has too much of goes to those that have too little.
+    spare = np.concatenate([own[size:] for own, size in zip(held, sizes, strict=True)])
+    held = [own[:size] for own, size in zip(held, sizes, strict=True)]
+    missing = [size - len(own) for own, size in zip(held, sizes, strict=True)]
+    gifts = np.split(spare, np.cumsum(missing)[:-1])
+    return [np.concatenate(pair) for pair in zip(held, gifts, strict=True)]
+
+
+def _halves(own: Numbers, rng: np.random.Generator) -> Part:
+    order = rng.permutation(own)
+    cut = min(max(1, round(TRAINING * len(own))), len(own) - 1)
+    return Part(order[:cut], order[cut:])

@@ -1,0 +1,116 @@
+"""What a device of the study does with its examples: train, validate, keep its best version.
+
+After every round it validates on its own 20 %. The test set judges versions; it decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from broker.protocol.wire import below
+from firmware_sim.tasks.labelled import Examples, LabelledTask
+from firmware_sim.tasks.supervised import evaluate
+from firmware_sim.training.runtime import Array, Model
+from toolkit.experiment.cell import BATCH
+from toolkit.experiment.supervised.splits import Part
+
+Tell = Callable[[int, dict[str, float]], None]  # a round, and the scores after it
+_BEST = "best/"
+_OPTIMIZER = "optimizer/"  # tensors that are no part of a version
+
+
+class Streamed(Protocol):
+    """A model whose random numbers can begin anew."""
+
+    def begin_stream(self, number: int) -> None: ...
+
+
+class StudyTask(LabelledTask):
+    """Trains on one part of a device's examples, and validates with the other."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        part: Part,
+        *,
+        steps: int,
+        seed: int,
+        test_rounds: Collection[int],
+        validate_on: int | None,
+        tell: Tell,
+    ) -> None:
+        x, y = examples.x_train, examples.y_train
+        own = Examples(x[part.training], y[part.training], examples.x_test, examples.y_test)
+        super().__init__(own, batch=BATCH, seed=seed)
+        validation = part.validation[:validate_on]
+        self._x, self._y = x[validation], y[validation]
+        self._steps = steps  # in a round
+        self._test_rounds = test_rounds
+        self._tell = tell
+        self._validated = -1  # the last round that this process has validated
+        self.best_round = -1
+        self.best_accuracy = -1.0
+        self._best_loss = np.inf
+        self._best: dict[str, Array] = {}
+
+    @property
+    def round(self) -> int:
+        """How many rounds are trained."""
+        return self.steps_taken // self._steps
+
+    def train(self, model: Model, steps: int, exchange: str) -> Iterator[float]:
+        """A round draws its random numbers from a stream of its own, so that one that is trained
+        again after a kill draws the same. Who was killed before it validated does that first."""
+        if self._validated < self.round:
+            self.evaluate(model)
+        streamed: Streamed = model  # type: ignore[assignment]
+        streamed.begin_stream(1 + self.round)
+        return super().train(model, steps, exchange)
+
+    def evaluate(self, model: Model) -> dict[str, float]:
+        """Validates, and keeps this version if none was better; in some rounds tests it too.
+
+        Of equal accuracies, which few examples often give, the lower loss is better.
+        """
+        found = evaluate(model, self._x, self._y)
+        if (found.accuracy, -found.loss) > (self.best_accuracy, -self._best_loss):
+            self.best_round, self.best_accuracy = self.round, found.accuracy
+            self._best_loss = found.loss
+            self._best = {
+                name: value
+                for name, value in model.call("get_state").items()
+                if not name.startswith(_OPTIMIZER)
+            }
+        scores = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
+        if self.round in self._test_rounds:
+            scores["test_accuracy"] = self.test(model)
+        self._validated = self.round
+        self._tell(self.round, scores)
+        return scores
+
+    def test(self, model: Model) -> float:
+        """Accuracy on the test set."""
+        return super().evaluate(model)["accuracy"]
+
+    def take_best(self, model: Model) -> None:
+        """Puts the best version into the model."""
+        model.call("set_state", **model.call("get_state") | self._best)
+
+    def state(self) -> dict[str, Array]:
+        best = {
+            "accuracy": np.array(self.best_accuracy, np.float64),
+            "loss": np.array(self._best_loss, np.float64),
+            "round": np.array(self.best_round, np.int64),
+            **{f"tensor/{name}": value for name, value in self._best.items()},
+        }
+        return super().state() | {_BEST + name: value for name, value in best.items()}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        best = below(_BEST, state)
+        super().restore({name: v for name, v in state.items() if not name.startswith(_BEST)})
+        self.best_accuracy, self.best_round = float(best["accuracy"]), int(best["round"])
+        self._best_loss = float(best["loss"])
+        self._best = below("tensor/", best)

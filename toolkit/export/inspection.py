@@ -1,0 +1,72 @@
+"""What is in a bundle: signatures, operations, tensors and what is shared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from firmware_sim.bundle.reader import Bundle
+
+
+def inspect_bundle(bundle: Bundle) -> dict[str, Any]:
+    """The manifest, with the operations of each signature of both models beside it."""
+    return {
+        **bundle.manifest,
+        "operations": {
+            file.name: operations(file.read_bytes()) for file in (bundle.model, bundle.infer)
+        },
+    }
+
+
+def operations(data: bytes) -> dict[str, dict[str, int]]:
+    """How often each builtin operation is in each signature; custom ones (Flex) by their name."""
+    from toolkit.conversion.flatbuffer import operation, parse
+
+    model = parse(data)
+    names = {s.subgraphIndex: s.signatureKey.decode() for s in model.signatureDefs or []}
+    return {
+        names.get(index, f"subgraph {index}"): dict(
+            sorted(Counter(operation(model, op) for op in subgraph.operators).items())
+        )
+        for index, subgraph in enumerate(model.subgraphs)
+    }
+
+
+def print_report(report: dict[str, Any], console: Console) -> None:
+    branch, profile = report["branch"], report["profile"]
+    console.print(
+        f"[bold]{branch['name']}[/] for profile [bold]{profile['name']}[/]: "
+        f"{branch['parameters']:,} parameters ({branch['shared_parameters']:,} shared), "
+        f"{branch['operations']:,} operations"
+    )
+    console.print(f"slice fingerprint {report['fingerprint']}")
+    if measured := report["measured"]:
+        console.print(
+            f"measured in {measured['runtime']} {measured['runtime_version']}, "
+            f"{measured['threads']} thread(s): peak {measured['peak_bytes'] / 2**20:.0f} MiB, "
+            f"{measured['step_seconds'] * 1e3:.1f} ms a step of {report['batch_size']} "
+            f"in micro-batches of {report['micro_batch_size']}; "
+            f"estimated peak {report['estimated']['peak_bytes'] / 2**20:.0f} MiB"
+        )
+    files = Table("file", "bytes", "sha256")
+    for name, entry in report["files"].items():
+        files.add_row(name, f"{entry['bytes']:,}", entry["sha256"][:16] + "…")
+    tensors = Table("tensor", "shape", "shared", "trainable")
+    for tensor in report["tensors"]:
+        tensors.add_row(
+            tensor["name"],
+            "×".join(map(str, tensor["shape"])) or "scalar",
+            "shared" if tensor["shared"] else "",
+            "yes" if tensor["trainable"] else "",
+        )
+    signatures = Table("signature", "takes", "operations")
+    counted = report["operations"]["model.tflite"]
+    for name, signature in report["signatures"].items():
+        takes = ", ".join(signature["inputs"]) if len(signature["inputs"]) < 8 else "all tensors"
+        listed = ", ".join(f"{op} {n}" for op, n in counted[name].items())
+        signatures.add_row(name, takes or "nothing", listed)
+    for table in (files, tensors, signatures):
+        console.print(table)

@@ -1,0 +1,104 @@
+"""Branch → `shared.onnx`: the graph from the input to the last shared layers.
+
+Shared tensors are the initialisers, under their names and in Keras' layout; everything else that
+is stored is a constant. Values are named by their position, so that the same stem gives the same
+graph whatever branch it is part of. Node names follow `broker.aggregator.roles`.
+"""
+
+from __future__ import annotations
+
+import onnx
+from onnx import checker, helper
+
+from broker.aggregator.roles import BETWEEN
+from toolkit.autodiff.program import Node, Program, Value
+from toolkit.autodiff.trace import trace
+from toolkit.branch.branch import Branch
+from toolkit.errors import ModelError, UnsupportedOp
+from toolkit.export.onnx.operations import OPS, OnnxGraph, onnx_type
+
+# Old enough for the runtimes in use, new enough for every operation below.
+_OPSET, _IR = 17, 8
+
+
+def build_slice(branch: Branch) -> onnx.ModelProto:
+    """A valid ONNX model that computes what the last shared layers put out."""
+    program = trace(
+        branch.model,
+        batch=1,
+        training=False,
+        input_dtype=branch.input_dtype,
+        input_scale=branch.input_scale,
+    )
+    shared = _shared_layers(branch)
+    graph = OnnxGraph(program, branch)
+    sinks = _sinks(program, shared)
+    for node in _ordered(program, sinks):
+        if node.op not in OPS:
+            raise UnsupportedOp(node.layer, node.op, "it has no counterpart in the ONNX slice")
+        graph.scope = f"shared/{node.layer}/" if node.layer in shared else BETWEEN
+        graph.names[node.output] = OPS[node.op](graph, node, *node.inputs)
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "slice",
+            [_info("x", program.x)],
+            [_info(graph.names[node.output], node.output) for node in sinks],
+            graph.initialisers(),
+        ),
+        producer_name="stemshare",
+        opset_imports=[helper.make_opsetid("", _OPSET)],
+        ir_version=_IR,
+    )
+    checker.check_model(model, full_check=True)
+    return model
+
+
+def _shared_layers(branch: Branch) -> frozenset[str]:
+    """The shared layers and all inside them, since a node knows only its innermost layer."""
+    layers = list(branch.model._flatten_layers(include_self=False))
+    shared = [layer for layer in layers if layer.name in branch.shared_layers]
+    inside = [inner for layer in shared for inner in layer._flatten_layers()]
+    names = frozenset(layer.name for layer in inside)
+    for layer in layers:
+        if layer.name in names and not any(layer is inner for inner in inside):
+            raise ModelError(
+                f"a shared and a local layer are both called {layer.name!r}; name them apart."
+            )
+    return names
+
+
+def _sinks(program: Program, shared: frozenset[str]) -> list[Node]:
+    """The last nodes of shared layers: on the way to the output they meet no other shared one."""
+    needed, feeding = {program.y}, set[Value]()
+    sinks = []
+    for node in reversed(program.nodes):
+        if node.output in needed:
+            needed.update(node.inputs)
+            if node.layer in shared and node.output not in feeding:
+                sinks.append(node)
+            if node.layer in shared or node.output in feeding:
+                feeding.update(node.inputs)
+    # A trace skips a layer's closing reshape when another one follows; here the layer ends with it.
+    closing = {(node.layer, node.inputs[0]): node for node in program.nodes if node.op == "Reshape"}
+    ends = (closing.get((node.layer, node.output), node) for node in sinks)
+    return sorted(ends, key=lambda node: node.layer)
+
+
+def _ordered(program: Program, sinks: list[Node]) -> list[Node]:
+    """What the sinks need, depth first: an order that depends on nothing but the slice."""
+    producers = {node.output: node for node in program.nodes}
+    ordered: dict[Node, None] = {}
+    stack = sinks[::-1]
+    while stack:
+        before = (producers[v] for v in stack[-1].inputs if v in producers)
+        waiting = next((node for node in before if node not in ordered), None)
+        if waiting is None:
+            ordered[stack.pop()] = None
+        else:
+            stack.append(waiting)
+    return list(ordered)
+
+
+def _info(name: str, value: Value) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, onnx_type(value), value.shape)

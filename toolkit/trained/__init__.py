@@ -1,0 +1,1 @@
+"""What becomes of a trained device: an inference model of it, a picture of how it plays."""
