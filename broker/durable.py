@@ -13,8 +13,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from broker.errors import WireError
 from broker.protocol.slice import canonical
-from broker.protocol.wire import Array, Envelope, WireError, decode, encode
+from broker.protocol.wire import Array, Envelope, decode, encode
 
 _LIMIT = 2**40  # bytes; the files are our own
 _CHECKSUM = "crc32"

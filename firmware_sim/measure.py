@@ -121,8 +121,8 @@ def _evaluate(model: Model) -> None:
 
 def _game(model: Model) -> AtariGame | None:
     """A game that has begun, if the model learns from one; without ale-py there is none to play."""
+    from firmware_sim.errors import TaskError
     from firmware_sim.playing.environments.atari import OBSERVATION, AtariGame
-    from firmware_sim.tasks.task import TaskError
 
     x = model.inputs("infer")["x"]
     if (x.shape[1:], x.dtype) != (OBSERVATION.shape, OBSERVATION.dtype):

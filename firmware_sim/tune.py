@@ -25,18 +25,16 @@ from typing import Any
 import numpy as np
 
 from firmware_sim.bundle.reader import digest
+from firmware_sim.errors import TuneError
 from firmware_sim.probe import random_input
-from firmware_sim.training.runtime import Model, RuntimeUnavailable, choose_runtime, runtime_version
+from firmware_sim.training.runtime import Model, choose_runtime, runtime_version
+from profiles.errors import StemshareError
 
 FORMAT = 1  # of the index and of the file that is written
 INDEX = "index.json"
 SET = "set"  # the signature that takes the kernel; every other one is a candidate
 LEAST_ROUNDS = 7  # the median of fewer is an accident
 WARM_UPS = 2
-
-
-class TuneError(Exception):
-    """The candidates cannot be timed; the text is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +164,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )
         write_file(args.out, (json.dumps(found, indent=1) + "\n").encode())
-    except (TuneError, RuntimeUnavailable) as error:
-        sys.exit(f"error: {error}")
+    except StemshareError as error:
+        sys.exit(error.report)
     except OSError as error:
         sys.exit(f"error: cannot write {args.out} ({error.strerror}).")
 

@@ -11,20 +11,7 @@ from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Any, Literal, get_args
 
-
-class ProfileError(Exception):
-    """Why a profile was refused; `key` is None when the file as a whole is at fault."""
-
-    def __init__(self, file: str, key: str | None, problem: str) -> None:
-        super().__init__(file, key, problem)
-        self.file = file
-        self.key = key
-        self.problem = problem
-
-    def __str__(self) -> str:
-        if self.key is None:
-            return f"Profile {self.file} {self.problem}."
-        return f"In profile {self.file}, key {self.key!r} {self.problem}."
+from profiles.errors import ProfileError
 
 
 def _key(

@@ -1,19 +1,26 @@
-"""Every error that a user can cause, in one tree; each says one clear sentence.
+"""Every error of the toolkit, in one tree; the text of each is one sentence.
 
-ToolkitError
-├── ModelError          the branch or its file is not what an export needs
-│   └── UnsupportedOp   a layer needs an operation that has no builtin-only rule
-├── ExportError         the export could not be finished; nothing was written
-└── ProvisionError      a fleet cannot be provisioned so
-    ├── CertificateError    no certificate can be made or read so
-    └── ConfigurationError  no file for mosquitto can be made or read so
+StemshareError
+├── ToolkitError            a command cannot do what it was asked to
+│   ├── ModelError          the branch or its file is not what an export needs
+│   │   └── UnsupportedOp   a layer needs an operation that has no builtin-only rule
+│   ├── ExportError         the export could not be finished; nothing was written
+│   ├── ExperimentError     a study cannot be run or drawn so
+│   └── ProvisionError      a fleet cannot be provisioned so
+│       ├── CertificateError    no certificate can be made or read so
+│       └── ConfigurationError  no file for mosquitto can be made or read so
+└── Interrupted             Ctrl-C; the text says what is kept (exit code 130)
 """
 
 from __future__ import annotations
 
+from typing import ClassVar
 
-class ToolkitError(Exception):
-    """Something the user can mend; its text is one sentence."""
+from profiles.errors import INTERRUPTED, StemshareError
+
+
+class ToolkitError(StemshareError):
+    """A command cannot do what it was asked to."""
 
 
 class ModelError(ToolkitError):
@@ -36,13 +43,24 @@ class ExportError(ToolkitError):
     """The export could not be finished; the previous bundle is untouched."""
 
 
+class ExperimentError(ToolkitError):
+    """A study cannot be run or drawn so."""
+
+
 class ProvisionError(ToolkitError):
     """The fleet cannot be provisioned so."""
 
 
 class CertificateError(ProvisionError):
-    """A certificate cannot be made or read; the text is one sentence."""
+    """A certificate cannot be made or read."""
 
 
 class ConfigurationError(ProvisionError):
-    """A mosquitto file is not what provisioning can go on from; the text is one sentence."""
+    """A mosquitto file is not what provisioning can go on from."""
+
+
+class Interrupted(StemshareError):
+    """Ctrl-C in a command; the text says what is kept."""
+
+    exit_code: ClassVar[int] = INTERRUPTED
+    heading: ClassVar[str] = "interrupted; "

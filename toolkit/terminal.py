@@ -11,14 +11,8 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from firmware_sim.bundle.reader import BundleError
-from firmware_sim.packs.format import PackError
-from firmware_sim.training.runtime import RuntimeUnavailable
-from profiles import ProfileError
-from toolkit.errors import ToolkitError
+from profiles.errors import StemshareError
 
-# What the user can mend; each says one sentence.
-USER_ERRORS = (ToolkitError, ProfileError, BundleError, PackError, RuntimeUnavailable)
 QUIET = "STEMSHARE_QUIET"  # set in the environment: no progress is shown
 
 
@@ -39,7 +33,7 @@ def quiet_terminal() -> Iterator[Console]:
             for descriptor in saved:
                 os.dup2(noise.fileno(), descriptor)
             yield Console(file=real, stderr=True, quiet=QUIET in os.environ)
-        except USER_ERRORS:
+        except StemshareError:
             raise
         except Exception:
             sys.stdout.flush()

@@ -18,33 +18,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.aggregator.contract import EXCHANGES, Contract
-from broker.aggregator.service import Aggregator, LinkRefused, announcement
+from broker.aggregator.service import Aggregator, announcement
 from broker.aggregator.slice_file import read_slice
-from broker.aggregator.store import Identity, Store, StoreError
+from broker.aggregator.store import Identity, Store
+from broker.errors import (
+    SettingsRefused,
+)
 from broker.log import Log
-from broker.merging.coordinator import MODES, Settings, SettingsRefused, State
-from broker.merging.merge import MERGES, ImpossibleMerge, MergeRule
-from broker.merging.optimizers import Delta, OptimizerRefused, StepRefused, parse_optimizer
+from broker.merging.coordinator import MODES, Settings, State
+from broker.merging.merge import MERGES, MergeRule
+from broker.merging.optimizers import Delta, parse_optimizer
 from broker.merging.staleness import STALENESS
 from broker.protocol.quantisation import DOWNLINKS
-from broker.protocol.slice import Slice, SliceError, Tensors, union
-from broker.protocol.topics import AGGREGATOR, NameRefused, Topics
+from broker.protocol.slice import Slice, Tensors, union
+from broker.protocol.topics import AGGREGATOR, Topics
 from broker.systemd import Watchdog
 from broker.transport.options import add_link_options, open_channel
-from broker.transport.transport import TransportError, Will, parse_address
+from broker.transport.transport import Will, parse_address
+from profiles.errors import StemshareError
 
 LINGER_SECONDS = 30.0  # with an embedded broker, which ends with us
-USER_ERRORS = (
-    ImpossibleMerge,
-    LinkRefused,
-    NameRefused,
-    OptimizerRefused,
-    SettingsRefused,
-    SliceError,
-    StepRefused,
-    StoreError,
-    TransportError,
-)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -113,8 +106,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         with contextlib.ExitStack() as stack:
             finished = serve(args, stack)
-    except USER_ERRORS as error:
-        sys.exit(f"error: {error}")
+    except StemshareError as error:
+        sys.stderr.write(f"{error.report}\n")
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:  # before there was anything to stop
         finished = False
     if not finished:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from broker.errors import NameRefused, Oversized, SliceError, WireError
 from broker.protocol.messages import DeviceState, Reason, Refused, Update, from_bytes
 from broker.protocol.quantisation import (
     BETWEEN,
@@ -23,9 +24,9 @@ from broker.protocol.quantisation import (
     packed_bytes,
     packed_name,
 )
-from broker.protocol.slice import SharedTensor, Slice, SliceError, Tensors, first_difference
-from broker.protocol.topics import NameRefused, check_name
-from broker.protocol.wire import HEADER_LIMIT, Array, Oversized, WireError
+from broker.protocol.slice import SharedTensor, Slice, Tensors, first_difference
+from broker.protocol.topics import check_name
+from broker.protocol.wire import HEADER_LIMIT, Array
 
 EXCHANGES = ("delta", "gradient")
 MAX_SAMPLES = 10**9

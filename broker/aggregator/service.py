@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from broker.aggregator.contract import Contract
 from broker.aggregator.counters import Counters, to_text
-from broker.aggregator.store import Store, StoreError
+from broker.aggregator.store import Store
+from broker.errors import LinkRefused, Oversized, StoreError, WireError
 from broker.log import Log
 from broker.merging.asynchronous import Asynchronous
 from broker.merging.coordinator import MAX_DEVICES, Coordinator, Outcome, Settings, State
@@ -34,7 +35,7 @@ from broker.protocol.messages import (
 from broker.protocol.quantisation import to_half
 from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
-from broker.protocol.wire import Array, Oversized, WireError
+from broker.protocol.wire import Array
 from broker.transport.channel import Broken, Channel, Event, Message
 from broker.transport.transport import Connected, Disconnected
 
@@ -49,10 +50,6 @@ COORDINATORS: dict[str, Callable[[Settings, State, float], Coordinator]] = {
     "sync": Synchronous,
     "async": Asynchronous,
 }
-
-
-class LinkRefused(Exception):
-    """The broker will never let us in; the text is one sentence."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped, 
 from onnx import checker, numpy_helper, shape_inference
 
 from broker.aggregator.roles import read_roles
-from broker.protocol.slice import SharedTensor, Slice, SliceError, Tensors
+from broker.errors import SliceError
+from broker.protocol.slice import SharedTensor, Slice, Tensors
 
 LIMIT = 256 * 2**20  # bytes
 _PLAIN = {

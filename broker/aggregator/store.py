@@ -24,17 +24,14 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from broker.durable import claim, read_sealed, sync_folder, write_sealed
+from broker.errors import StoreError, WireError
 from broker.merging.coordinator import Entry, State
-from broker.protocol.wire import Array, WireError, below
+from broker.protocol.wire import Array, below
 
 FORMAT = 1
 SNAPSHOT = "snapshot.safetensors"
 _RECORD = struct.Struct("<II")  # length and CRC-32 of the update that follows
 _SHARED, _SLOTS, _LEDGER = "shared/", "slots/", "ledger"
-
-
-class StoreError(Exception):
-    """The state folder cannot be used; the text is one sentence."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ from amqtt.mqtt.protocol.broker_handler import (  # type: ignore[import-untyped]
 from amqtt.plugins.base import BaseAuthPlugin  # type: ignore[import-untyped]
 from amqtt.session import Session  # type: ignore[import-untyped]
 
-from broker.transport.transport import Address, TransportError
+from broker.errors import TransportError
+from broker.transport.transport import Address
+from profiles.errors import StemshareError
 
 T = TypeVar("T")
 _WRONG_VERSION = b"\x20\x02\x00\x01"  # CONNACK: "unacceptable protocol version"
@@ -205,8 +207,8 @@ def main() -> None:
             print(f"listening at {broker.address}", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 threading.Event().wait()
-    except TransportError as error:
-        raise SystemExit(f"error: {error}") from None
+    except StemshareError as error:
+        raise SystemExit(error.report) from None
 
 
 if __name__ == "__main__":

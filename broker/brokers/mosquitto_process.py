@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from broker.transport.transport import Address, TransportError
+from broker.errors import TransportError
+from broker.transport.transport import Address
 
 START_S = 10.0
 STOP_S = 10.0

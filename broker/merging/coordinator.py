@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
-from broker.merging.merge import ImpossibleMerge, MergeRule
+from broker.errors import MergeRefused, SettingsRefused
+from broker.merging.merge import MergeRule
 from broker.merging.optimizers import Optimizer, Slots
 from broker.merging.staleness import STALENESS
 from broker.protocol.messages import Reason, Refused, Update
@@ -27,10 +28,6 @@ class Outcome(Enum):
 
     ACCEPTED = auto()
     DUPLICATE = auto()  # it was accepted before; the device has missed the verdict
-
-
-class SettingsRefused(Exception):
-    """Settings that cannot work together; the text is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +65,7 @@ class Settings:
         if self.mode == "sync":
             try:
                 self.merge.check(self.quorum)
-            except ImpossibleMerge as error:
+            except MergeRefused as error:
                 raise SettingsRefused(f"the quorum of {self.quorum} is too low: {error}") from None
 
 

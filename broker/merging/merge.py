@@ -25,6 +25,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from broker.errors import MergeRefused
 from broker.merging import robust
 from broker.protocol.slice import Tensors
 
@@ -38,10 +39,6 @@ _CAST_BUFFER = 1024  # values
 _CHUNK = 2**17  # values: 1 MiB of float64, which stays in the second-level cache
 
 
-class ImpossibleMerge(Exception):
-    """The rule cannot work as it is set, or for so few devices; the text is one sentence."""
-
-
 @dataclass(frozen=True)
 class MergeRule:
     """How updates become one change of θ_shared."""
@@ -52,23 +49,21 @@ class MergeRule:
 
     def __post_init__(self) -> None:
         if self.name not in MERGES:
-            raise ImpossibleMerge(
+            raise MergeRefused(
                 f"merge {self.name!r} is unknown: choose one of {', '.join(MERGES)}."
             )
         if self.name in _NEED_LIARS and self.byzantine < 1:
-            raise ImpossibleMerge(
+            raise MergeRefused(
                 f"merge {self.name!r} needs byzantine ≥ 1, the number of devices that may lie, "
                 f"not {self.byzantine}."
             )
         if self.name not in _NEED_LIARS and self.byzantine != 0:
-            raise ImpossibleMerge(
+            raise MergeRefused(
                 f"merge {self.name!r} takes no number of lying devices (byzantine = "
                 f"{self.byzantine}): choose one of {', '.join(_NEED_LIARS)}, or byzantine = 0."
             )
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
-            raise ImpossibleMerge(
-                f"clip_norm must be a finite number above 0, not {self.clip_norm}."
-            )
+            raise MergeRefused(f"clip_norm must be a finite number above 0, not {self.clip_norm}.")
 
     @property
     def is_robust(self) -> bool:
@@ -91,7 +86,7 @@ class MergeRule:
         """Refuses a round of so few devices."""
         if devices < self.fewest:
             against = f" with byzantine = {self.byzantine}" if self.byzantine else ""
-            raise ImpossibleMerge(
+            raise MergeRefused(
                 f"merge {self.name!r}{against} needs at least {self.fewest} devices, "
                 f"but there are {devices}."
             )

@@ -19,18 +19,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from broker.errors import OptimizerRefused, StepRefused
 from broker.protocol.slice import Tensors
 
 Slots = dict[str, npt.NDArray[Any]]
 _Array = npt.NDArray[np.float32]
-
-
-class OptimizerRefused(Exception):
-    """There is no such optimiser, or its rate is impossible; the text is one sentence."""
-
-
-class StepRefused(Exception):
-    """The merged update does not fit θ_shared or makes it infinite; the text is one sentence."""
 
 
 class Optimizer(Protocol):

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
+from broker.errors import WireError
 from broker.protocol.slice import SharedTensor, Slice, Tensors
-from broker.protocol.wire import Array, Envelope, WireError, decode, encode
+from broker.protocol.wire import Array, Envelope, decode, encode
+from profiles.errors import StemshareError
 
 SMALL = 2**20  # bytes; the most that a message without θ may have
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -41,7 +43,7 @@ class Reason(StrEnum):
     FINISHED = "finished"
 
 
-class Refused(Exception):
+class Refused(StemshareError):
     """A birth or an update that changes nothing; the text is one sentence."""
 
     def __init__(self, reason: Reason, sentence: str) -> None:

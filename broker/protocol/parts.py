@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from broker.protocol.wire import Oversized, WireError, decode, encode
+from broker.errors import Oversized, WireError
+from broker.protocol.wire import decode, encode
 
 KIND = "part"
 ROOM = 512  # bytes; the header of a part

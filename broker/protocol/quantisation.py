@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from broker.errors import NotQuantisable
 from broker.protocol.slice import Tensors
 from broker.protocol.wire import Array
 
@@ -46,10 +47,6 @@ _CHANNEL = 200  # numbers in a channel that is worth a scale
 _SCALE_BYTES = 2
 
 Shapes = Mapping[str, tuple[int, ...]]
-
-
-class NotQuantisable(Exception):
-    """Numbers that no code stands for; the text is one sentence."""
 
 
 @dataclass(frozen=True)

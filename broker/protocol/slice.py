@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from broker.errors import SliceError
+
 Tensors = dict[str, npt.NDArray[np.float32]]
-
-
-class SliceError(Exception):
-    """A file is not a slice, or slices contradict each other; its text is one sentence."""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from broker.errors import NameRefused
+
 ROOT = "stemshare/v1"
 AGGREGATOR = "aggregator"  # also the aggregator's user name, so no device may be called so
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-
-
-class NameRefused(Exception):
-    """A fleet or a device cannot be called that; the text is one sentence."""
 
 
 def check_name(what: str, name: str) -> str:

@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import safetensors.numpy
 
+from broker.errors import Oversized, WireError
+
 Array = npt.NDArray[Any]
 
 HEADER_LIMIT = 2**20  # bytes; a slice of a thousand tensors needs about 100 kB
@@ -39,14 +41,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"),
     "U8": np.dtype("u1"),
 }
-
-
-class WireError(Exception):
-    """Bytes that are no message; the text is one sentence."""
-
-
-class Oversized(WireError):
-    """More bytes than anybody here would send."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from broker.errors import Oversized, WireError
 from broker.protocol.parts import SMALLEST, Assembler, split
-from broker.protocol.wire import Oversized, WireError
 from broker.transport.transport import Connected, Disconnected, Packet, Transport
 
 PART_BYTES = 900_000  # below the 1 MB that careful brokers take

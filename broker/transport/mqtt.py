@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from broker.errors import TransportError
 from broker.transport.mqtt_link import GOODBYE_S, Link, Login, Version
 from broker.transport.queues import Inbox, Outbox
 from broker.transport.transport import (
@@ -25,7 +26,6 @@ from broker.transport.transport import (
     Disconnected,
     Event,
     Limits,
-    TransportError,
     Will,
     check_filters,
     check_topic,

@@ -6,18 +6,12 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from broker.errors import TransportError
 from broker.protocol.parts import SMALLEST
 from broker.transport.channel import PART_BYTES, Channel
 from broker.transport.mqtt import MqttTransport
 from broker.transport.simulated_link import ShapedTransport
-from broker.transport.transport import (
-    Credentials,
-    Limits,
-    Transport,
-    TransportError,
-    Will,
-    parse_address,
-)
+from broker.transport.transport import Credentials, Limits, Transport, Will, parse_address
 
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 _PACKET_ROOM = 1024  # bytes; MQTT's own header, topic and properties

@@ -24,15 +24,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.transport.transport import (
-    Event,
-    Limits,
-    Packet,
-    Transport,
-    TransportError,
-    check_topic,
-    packet_bytes,
-)
+from broker.errors import TransportError
+from broker.transport.transport import Event, Limits, Packet, Transport, check_topic, packet_bytes
 
 RETRANSMIT_SECONDS = 1.0  # until what was lost on its way down comes again; TCP starts from this
 _LOOK_SECONDS = 0.005  # between two looks at what has come from the broker

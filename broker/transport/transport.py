@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote
 
+from broker.errors import TransportError
+
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
 _IPV6 = re.compile(r"\[([0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?)\]")
 _LIKE = "a broker's address looks like mqtt://host:1883 or mqtts://host:8883"
 _LONGEST_TEXT = 65_535  # bytes, of a user, a password and a topic: MQTT counts them in 16 bits
-
-
-class TransportError(Exception):
-    """An address, a password or a certificate that cannot be used; the text is one sentence."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from firmware_sim.errors import BundleError
+
 FORMAT = 1  # of the bundle; readers refuse any other
 MANIFEST = "manifest.json"
 MODEL = "model.tflite"
@@ -16,10 +18,6 @@ INFER = "infer.tflite"
 FILES = (MODEL, SLICE, INFER)
 _MANIFEST_LIMIT = 4 * 2**20  # bytes
 _CHUNK = 2**20
-
-
-class BundleError(Exception):
-    """A bundle is missing, damaged, or of another format; the text is one sentence."""
 
 
 @dataclass(frozen=True)

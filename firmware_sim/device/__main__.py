@@ -22,13 +22,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from broker.durable import claim
 from broker.log import Log
 from broker.protocol.messages import DeviceState, to_bytes
 from broker.protocol.slice import SharedTensor, Slice
-from broker.protocol.topics import NameRefused, Topics, check_name
+from broker.protocol.topics import Topics, check_name
 from broker.systemd import Watchdog
 from broker.transport.options import (
     add_link_options,
@@ -37,54 +37,36 @@ from broker.transport.options import (
     part_bytes_within,
     simulated_link,
 )
-from broker.transport.transport import TransportError, Will, parse_address
-from firmware_sim.bundle.reader import MANIFEST, Bundle, BundleError, open_bundle
-from firmware_sim.device.agent import Agent, FleetRefused
+from broker.transport.transport import Will, parse_address
+from firmware_sim.bundle.reader import MANIFEST, Bundle, open_bundle
+from firmware_sim.device.agent import Agent
 from firmware_sim.device.compression import Compression
 from firmware_sim.device.isolated import train_alone
 from firmware_sim.device.make_task import GAMES, TASKS, make_task
-from firmware_sim.packs.format import PackError
+from firmware_sim.errors import (
+    CAP_REACHED,
+    BundleError,
+    CheckpointError,
+)
 from firmware_sim.packs.options import add_pack_options, options_of
 from firmware_sim.playing.options import DqnOptions, usual_options
 from firmware_sim.playing.player import game_of
 from firmware_sim.probe import peak_memory_bytes
-from firmware_sim.tasks.task import TaskError, TaskOptions
-from firmware_sim.training.checkpoint import CheckpointError, Checkpoints, Residual
+from firmware_sim.tasks.task import TaskOptions
+from firmware_sim.training.checkpoint import Checkpoints, Residual
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.limits import (
-    CAP_REACHED,
-    LimitError,
     check_profile,
     check_storage,
     limit_data,
     limits_of,
     return_freed_memory,
 )
-from firmware_sim.training.rounds import CapReached, Diverged, Plan, Rounds, Stopped
-from firmware_sim.training.runtime import (
-    RUNTIMES,
-    Model,
-    RuntimeUnavailable,
-    WrongInput,
-    installed_runtimes,
-)
-from profiles import Profile, ProfileError
+from firmware_sim.training.rounds import Plan, Rounds, cap_reached, stopped
+from firmware_sim.training.runtime import RUNTIMES, Model, installed_runtimes
+from profiles import Profile, StemshareError
 
-INTERRUPTED = 130  # exit code after Ctrl-C or SIGTERM, by the shells' convention
 LARGEST_MESSAGE = 256 * 2**20  # bytes; θ_shared of the fleet's largest slice
-USER_ERRORS = (
-    BundleError,
-    CheckpointError,
-    Diverged,
-    FleetRefused,
-    LimitError,
-    NameRefused,
-    ProfileError,
-    RuntimeUnavailable,
-    TaskError,
-    TransportError,
-    WrongInput,
-)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -220,8 +202,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser, log = arguments(), Log()
     try:
         args = options_of(parser, argv, log)
-    except PackError as error:
-        sys.exit(f"error: {error}")
+    except StemshareError as error:
+        end(error, log)
     if not args.isolated and not (args.fleet and args.id):
         parser.error("say --fleet NAME and --id ID, or --isolated to train without a fleet")
     if (args.latency_ms or args.loss) and not args.simulate_link:
@@ -229,22 +211,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.id = args.id or "device"
     try:
         scores = work(args, log)
-    except USER_ERRORS as error:
-        log.end_line()
-        sys.exit(f"error: {error}")
-    except (CapReached, MemoryError):  # the latter at the hard limit; the last checkpoint stays
-        log.end_line()
-        sys.stderr.write(
-            f"error: the memory cap is reached; {args.state} keeps the last checkpoint, "
-            "and a bundle exported with a lower memory_cap_mib needs less.\n"
-        )
-        sys.exit(CAP_REACHED)
-    except (Stopped, KeyboardInterrupt):  # the latter before there was anything to stop
-        log.end_line()
-        sys.stderr.write(f"stopped; {args.state} keeps everything, the same command goes on\n")
-        sys.exit(INTERRUPTED)
+    except StemshareError as error:
+        end(error, log)
+    except MemoryError:  # at the hard limit; the last checkpoint stays
+        end(cap_reached(args.state), log)
+    except KeyboardInterrupt:  # before there was anything to stop
+        end(stopped(args.state), log)
     log.event("ended", peak_bytes=peak_memory_bytes())
     print(json.dumps(scores))
+
+
+def end(error: StemshareError, log: Log) -> NoReturn:
+    log.end_line()
+    sys.stderr.write(f"{error.report}\n")
+    sys.exit(error.exit_code)
 
 
 def work(args: argparse.Namespace, log: Log) -> dict[str, float]:

@@ -15,16 +15,17 @@ from dataclasses import replace
 from typing import Any
 
 from broker.aggregator.counters import to_text
+from broker.errors import WireError
 from broker.log import Log
 from broker.protocol.messages import DeviceState, Reason, Shared, Update, from_bytes, to_bytes
 from broker.protocol.quantisation import widened
 from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics
-from broker.protocol.wire import WireError
 from broker.transport.channel import Broken, Channel, Message
 from broker.transport.transport import Connected, Disconnected
 from firmware_sim.device.compression import Compression
 from firmware_sim.device.fleet_view import FleetView
+from firmware_sim.errors import FleetRefused
 from firmware_sim.training.checkpoint import Checkpoint, Residual
 from firmware_sim.training.rounds import Rounds
 
@@ -40,10 +41,6 @@ _GO_ON = {
 _WAIT = 1.0  # seconds; how long one look for messages takes at most
 _FLUSH = 3.0  # seconds
 _SHORT_FLUSH = 0.5  # seconds; the link was down when last looked at
-
-
-class FleetRefused(Exception):
-    """The broker or the aggregator will not have this device; the text is one sentence."""
 
 
 class Agent:

@@ -17,11 +17,12 @@ import hashlib
 
 import numpy as np
 
-from broker.protocol.quantisation import NotQuantisable, decode_tensors, encode_tensors
+from broker.errors import NotQuantisable
+from broker.protocol.quantisation import decode_tensors, encode_tensors
 from broker.protocol.slice import Tensors
 from broker.protocol.wire import Array
+from firmware_sim.errors import Diverged
 from firmware_sim.training.checkpoint import Residual
-from firmware_sim.training.rounds import Diverged
 
 
 class Compression:

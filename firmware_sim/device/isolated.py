@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firmware_sim.training.checkpoint import CheckpointError
+from firmware_sim.errors import CheckpointError
 from firmware_sim.training.rounds import Rounds
 
 RUN = "isolated"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.player import make_player
 from firmware_sim.tasks import cifar10, digits
 from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.labelled import LabelledTask, check_examples, check_kind, own_share
-from firmware_sim.tasks.task import Task, TaskError, TaskOptions
+from firmware_sim.tasks.task import Task, TaskOptions
 
 GAMES = ("atari", "minatar", "cartpole", "play")
 TASKS = ("digits", "npz", "cifar10", *GAMES)

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from broker.durable import sync_folder
-from broker.protocol.topics import NameRefused, check_name
-from broker.transport.transport import TransportError, parse_address
+from broker.errors import NameRefused, TransportError
+from broker.protocol.topics import check_name
+from broker.transport.transport import parse_address
 from firmware_sim.bundle.reader import FILES, MANIFEST, MODEL
+from firmware_sim.errors import PackError
 from firmware_sim.packs.ed25519 import KEY_BYTES, SIGNATURE_BYTES, is_signed
 
 FORMAT = 1  # of the pack; readers refuse any other
@@ -42,10 +44,6 @@ HIGHEST_VERSION = 2**53  # JSON's readers agree on whole numbers up to here
 BLOCK = 512  # bytes; a tar file consists of such
 END = bytes(2 * BLOCK)
 _PIECE = _MIB
-
-
-class PackError(Exception):
-    """A pack is refused; the text is one sentence."""
 
 
 @dataclass(frozen=True)

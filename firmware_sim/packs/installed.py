@@ -17,12 +17,12 @@ from pathlib import Path
 
 from broker.durable import claim, sync_folder, write_file
 from firmware_sim.bundle.reader import digest
+from firmware_sim.errors import PackError
 from firmware_sim.packs.format import (
     BUNDLE,
     CREDENTIALS,
     INDEX,
     Index,
-    PackError,
     key_text,
     parse_index,
     read_key,

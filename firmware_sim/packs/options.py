@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.log import Log
-from firmware_sim.packs.format import Index, PackError, read_key
+from firmware_sim.errors import PackError
+from firmware_sim.packs.format import Index, read_key
 from firmware_sim.packs.installed import Installed, Packs
 
 # What a pack brings, and nobody can give beside it.

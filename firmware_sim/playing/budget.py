@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Environment
 from firmware_sim.playing.plain_replay import PlainReplay, entry_bytes
 from firmware_sim.playing.replay import ENTRY_BYTES, MOST_FRAMES, StackedReplay, bytes_for
-from firmware_sim.tasks.task import TaskError, TaskOptions
+from firmware_sim.tasks.task import TaskOptions
 from firmware_sim.training.limits import stored_bytes
 
 # What a device takes beside the replay and what the export has measured, which includes the agent

@@ -20,11 +20,12 @@ from typing import Protocol
 
 import numpy as np
 
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Environment
 from firmware_sim.playing.options import DqnOptions, exploration
 from firmware_sim.playing.replay import Transitions
 from firmware_sim.tasks.state import digest, pack, unpack
-from firmware_sim.tasks.task import TaskError, signature_for
+from firmware_sim.tasks.task import signature_for
 from firmware_sim.training.runtime import Array, Model
 from firmware_sim.training.steps import take_batch
 

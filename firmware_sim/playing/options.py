@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firmware_sim.tasks.task import TaskError
+from firmware_sim.errors import TaskError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,12 @@ from contextlib import closing
 from functools import partial
 
 from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.budget import make_replay
 from firmware_sim.playing.dqn import DqnTask
 from firmware_sim.playing.environments.environment import Environment
 from firmware_sim.playing.options import usual_options
-from firmware_sim.tasks.task import TaskError, TaskOptions, training_inputs
+from firmware_sim.tasks.task import TaskOptions, training_inputs
 from firmware_sim.training.steps import batch_size
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from firmware_sim.errors import TaskError
 from firmware_sim.tasks.labelled import Examples
-from firmware_sim.tasks.task import TaskError
 from firmware_sim.training.runtime import Array
 
 DIVIDED = ("x_train", "y_train", "x_test", "y_test")

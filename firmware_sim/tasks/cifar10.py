@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from firmware_sim.errors import TaskError
 from firmware_sim.tasks.labelled import Examples, own_numbers
-from firmware_sim.tasks.task import TaskError
 from firmware_sim.training.runtime import Array, TensorSpec
 
 EXAMPLE = TensorSpec((32, 32, 3), np.dtype(np.uint8))

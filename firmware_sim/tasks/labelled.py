@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import TaskError
 from firmware_sim.tasks.state import digest, pack, unpack
 from firmware_sim.tasks.supervised import Batches, evaluate, train
-from firmware_sim.tasks.task import TaskError, signature_for, training_inputs
+from firmware_sim.tasks.task import signature_for, training_inputs
 from firmware_sim.training.runtime import Array, Model, TensorSpec
 from firmware_sim.training.steps import batch_size
 

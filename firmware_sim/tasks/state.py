@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from firmware_sim.tasks.task import TaskError
+from firmware_sim.errors import TaskError
 from firmware_sim.training.runtime import Array
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import TaskError
 from firmware_sim.training.runtime import Array, Model, TensorSpec
 
 if TYPE_CHECKING:
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 
 # What is exchanged decides which signature takes a mini-batch.
 SIGNATURES = {"delta": "train", "gradient": "accumulate"}
-
-
-class TaskError(Exception):
-    """A task cannot be made, restored or trained as asked; the text is one sentence."""
 
 
 class Task(Protocol):

@@ -8,16 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from broker.durable import read_sealed, write_sealed
+from broker.errors import WireError
 from broker.protocol.slice import Tensors
-from broker.protocol.wire import Array, WireError, below
+from broker.protocol.wire import Array, below
+from firmware_sim.errors import CheckpointError
 
 FILE = "checkpoint.safetensors"
 FORMAT = 2
 _LEARNER, _BASE, _OUTBOX, _RESIDUAL = "learner/", "base/", "outbox", "residual/"
-
-
-class CheckpointError(Exception):
-    """A state folder that cannot be used; the text is one sentence."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,6 +47,7 @@ class Checkpoints:
     def __init__(
         self, folder: Path, *, device: str, bundle: str, residual: Residual | None = None
     ) -> None:
+        self.folder = folder
         self._path = folder / FILE
         self._residual = residual or Residual()
         self._owner = {"device": device, "bundle": bundle}

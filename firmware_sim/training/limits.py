@@ -19,20 +19,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from firmware_sim.bundle.reader import Bundle, BundleError
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import BundleError, LimitError
 from firmware_sim.probe import memory_bytes, peak_memory_bytes
 from profiles import load_profile
 
 MIB = 2**20
-CAP_REACHED = 3  # exit code of a device that stopped at its memory cap
 HEADROOM_BYTES = 64 * MIB  # stacks of threads and heaps that are mapped and hardly touched
 _FILE_OVERHEAD = 64 * 2**10  # bytes; names and counters in a checkpoint
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's mallopt
 _LARGE_BLOCK = 128 * 2**10  # bytes; where glibc's own threshold begins
-
-
-class LimitError(Exception):
-    """What the device would need is above its caps; the text is one sentence."""
 
 
 @dataclass(frozen=True)

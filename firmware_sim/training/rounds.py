@@ -6,23 +6,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from broker.log import Log
 from broker.protocol.slice import Tensors
+from firmware_sim.errors import CapReached, Diverged, Stopped
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.training.learner import Learner
-
-
-class Stopped(Exception):
-    """The user asked for a stop; everything trained so far is in the checkpoint."""
-
-
-class CapReached(Stopped):
-    """The memory cap asked for a stop; everything trained so far is in the checkpoint."""
-
-
-class Diverged(Exception):
-    """Training has failed for good; the text is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +54,10 @@ class Rounds:
     def check_stop(self) -> None:
         """To be called by whoever waits between rounds, often."""
         self._alive()
+        if self._stopping is CapReached:
+            raise cap_reached(self._checkpoints.folder)
         if self._stopping:
-            raise self._stopping
+            raise stopped(self._checkpoints.folder)
 
     def resume(self) -> Checkpoint | None:
         """Restores what a predecessor left, if there was one."""
@@ -135,6 +127,17 @@ class Rounds:
         scores = self.learner.evaluate()
         self._log.event("evaluated", round=round, **scores)
         return scores
+
+
+def stopped(folder: Path) -> Stopped:
+    return Stopped(f"stopped; {folder} keeps everything, the same command goes on")
+
+
+def cap_reached(folder: Path) -> CapReached:
+    return CapReached(
+        f"the memory cap is reached; {folder} keeps the last checkpoint, "
+        "and a bundle exported with a lower memory_cap_mib needs less."
+    )
 
 
 def round_(seconds: float) -> float:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from firmware_sim.errors import RuntimeUnavailable, WrongInput
+
 Array = npt.NDArray[Any]
 
 # In order of preference: the maintained one first.
@@ -21,14 +23,6 @@ RUNTIMES = {
     "ai-edge-litert": "ai_edge_litert.interpreter",
     "tflite-runtime": "tflite_runtime.interpreter",
 }
-
-
-class RuntimeUnavailable(Exception):
-    """No TFLite runtime, or not the wanted one, is installed."""
-
-
-class WrongInput(Exception):
-    """What was passed to a signature is not what it takes."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.training.runtime import Array, Model, WrongInput
+from firmware_sim.errors import WrongInput
+from firmware_sim.training.runtime import Array, Model
 
 
 def take_batch(model: Model, signature: str, **batch: Array) -> float:

@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.durable import read_sealed, write_file, write_sealed
-from broker.protocol.wire import WireError, decode, encode
+from broker.errors import WireError
+from broker.protocol.wire import decode, encode
 
 FIELDS = {"round": 7, "owner": {"device": "pi-1"}, "note": "θ"}
 TENSORS = {

@@ -13,12 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 PACKAGES = ("broker", "firmware_sim", "profiles", "toolkit")
-LISTS = (
-    "toolkit/terminal.py",
-    "firmware_sim/device/__main__.py",
-    "broker/aggregator/__main__.py",
-)  # USER_ERRORS
-# Beside USER_ERRORS: what devices are told, why a link failed, and options that are wrong. The
+# Beside our own errors: what devices are told, why a link failed, and options that are wrong. The
 # number is the place of the sentence among the arguments.
 ALSO = {"Refused": 1, "Disconnected": 0, "TuneError": 0, "ArgumentTypeError": 0, "BadParameter": 0}
 PLACES = {"ProfileError": 2, "UnsupportedOp": 2}
@@ -130,20 +125,14 @@ def modules() -> list[Module]:
 
 
 def user_errors(sources: list[Module]) -> set[str]:
-    """USER_ERRORS of the three programs, and whatever is derived from them."""
+    """Every class that is derived from StemshareError."""
     classes = {
         node.name: {_name(base) for base in node.bases}
         for source in sources
         for node in ast.walk(source.tree)
         if isinstance(node, ast.ClassDef)
     }
-    found: set[str] = set()
-    for source in sources:
-        if str(source.path.relative_to(ROOT)) in LISTS:
-            for node in source.tree.body:
-                match node:
-                    case ast.Assign(targets=[ast.Name(id="USER_ERRORS")], value=ast.Tuple(elts=es)):
-                        found |= {_name(element) for element in es}
+    found = {"StemshareError"}
     while derived := {name for name, bases in classes.items() if bases & found} - found:
         found |= derived
     return found
@@ -178,7 +167,7 @@ def messages() -> dict[str, str]:
 
 def _refused_logins() -> list[str]:
     """What a broker's reason codes mean; they are looked up in a table."""
-    for node in Module(ROOT / "broker" / "mqtt_link.py").tree.body:
+    for node in Module(ROOT / "broker" / "transport" / "mqtt_link.py").tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id="_FINAL")], value=ast.Dict(values=values)):
                 return [re.sub(r"\{.*?\}", HOLE, ast.literal_eval(value)) for value in values]

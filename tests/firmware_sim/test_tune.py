@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from firmware_sim.errors import TuneError
 from firmware_sim.training.runtime import RUNTIMES
-from firmware_sim.tune import INDEX, TuneError, read_index, tune
+from firmware_sim.tune import INDEX, read_index, tune
 
 NAMES = ["6x7x3 3x2x5", "5x5x2 2x2x3 first"]
 

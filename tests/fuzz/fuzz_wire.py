@@ -24,6 +24,7 @@ import numpy as np
 import safetensors.numpy
 
 from broker.aggregator.contract import Contract
+from broker.errors import WireError
 from broker.protocol.messages import (
     AggregatorState,
     DeviceState,
@@ -36,7 +37,7 @@ from broker.protocol.messages import (
 )
 from broker.protocol.parts import Assembler
 from broker.protocol.quantisation import PACKED, encode_tensors
-from broker.protocol.wire import WireError, decode
+from broker.protocol.wire import decode
 
 GOLDEN = Path(__file__).parent.parent / "broker" / "protocol" / "golden"
 LIMIT = 2**16  # bytes of a message

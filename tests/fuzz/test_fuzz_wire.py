@@ -10,8 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from broker.errors import WireError
 from broker.protocol.messages import Refused
-from broker.protocol.wire import WireError, decode
+from broker.protocol.wire import decode
 
 SCRIPT = Path(__file__).with_name("fuzz_wire.py")
 

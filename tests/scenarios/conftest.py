@@ -40,8 +40,9 @@ from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Address, Connected, Packet, Will, matches
 from firmware_sim.bundle.reader import Bundle, open_bundle
 from firmware_sim.device.agent import Agent
+from firmware_sim.errors import Stopped
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
-from firmware_sim.training.rounds import Plan, Rounds, Stopped
+from firmware_sim.training.rounds import Plan, Rounds
 from toolkit.fleet.processes import Child, stopping
 
 PATIENCE = 60.0  # seconds until a test gives up; nothing takes that long

@@ -31,7 +31,7 @@ from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import Topics
 from broker.protocol.wire import HEADER_LIMIT, encode
 from broker.transport.mqtt import MqttTransport
-from firmware_sim.device.agent import FleetRefused
+from firmware_sim.errors import FleetRefused
 
 PATIENCE = 30.0  # seconds
 SAMPLES = {"good": 30, "mallory": 10}

@@ -18,8 +18,8 @@ from typing import Any
 
 from rich.table import Table
 
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.player import game_of
-from firmware_sim.tasks.task import TaskError
 from toolkit.bench.rl_timing import bench_options
 from toolkit.errors import ToolkitError
 from toolkit.fresh_process import report_of

@@ -21,11 +21,11 @@ from rich.table import Table
 
 from firmware_sim.bundle.reader import open_bundle
 from profiles import Profile, load_profile, profile_names
+from profiles.errors import FAILED, INTERRUPTED, StemshareError
 from toolkit.commands.bench import bench
 from toolkit.commands.experiment import FIGURES_EXAMPLES, experiment, figures
 from toolkit.errors import ToolkitError
-from toolkit.experiment.running.study import Interrupted
-from toolkit.terminal import QUIET, USER_ERRORS, quiet_terminal
+from toolkit.terminal import QUIET, quiet_terminal
 from toolkit.trained.play import PLAY_EXAMPLES, play
 
 app = typer.Typer(
@@ -64,7 +64,6 @@ app.add_typer(experiment, name="experiment")
 app.command(epilog=FIGURES_EXAMPLES)(figures)
 app.command(epilog=PLAY_EXAMPLES)(play)
 
-INTERRUPTED = 130  # exit code after Ctrl-C, by the shells' convention
 LONGEST_SENTENCE = 600  # characters; the converter can say far more
 
 
@@ -529,17 +528,17 @@ def main() -> None:
     """Runs a command; what the user can mend is one sentence, not a traceback."""
     try:
         app()
-    except USER_ERRORS as error:
+    except StemshareError as error:
         sentence = escape(shorten(str(error), LONGEST_SENTENCE, placeholder=" …"))
-        Console(stderr=True).print(f"[red]error:[/] {sentence}", highlight=False, soft_wrap=True)
-        sys.exit(1)
+        colour = "red" if error.exit_code == FAILED else "yellow"
+        Console(stderr=True).print(
+            f"[{colour}]{error.heading}[/]{sentence}", highlight=False, soft_wrap=True
+        )
+        sys.exit(error.exit_code)
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
             Console(stderr=True).print("interrupted; nothing was replaced", highlight=False)
         raise
-    except Interrupted as interrupted:
-        Console(stderr=True).print(f"interrupted; {interrupted}", highlight=False, soft_wrap=True)
-        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from toolkit.experiment.cell import MODES, Cell, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import MODES, Cell
 from toolkit.experiment.players import cell as rl_cell
 from toolkit.experiment.players.cell import COORDINATORS, RlSettings
 from toolkit.experiment.presets import CURVE_POINTS, RL, SUPERVISED, WEAK_RATES

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ExperimentError
 
 MODES = ("isolated", "homogeneous", "heterogeneous")
 ENGINES = ("tf", "tflite")
@@ -18,10 +18,6 @@ WEAK, POWERFUL = "weak", "powerful"
 DEVICES = (WEAK, POWERFUL)
 ANY = "any"  # a choice in which nothing depends on it
 BATCH = 32  # examples, or steps of a game, in a mini-batch
-
-
-class ExperimentError(ToolkitError):
-    """A study that cannot be run or drawn so; the text is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from toolkit.errors import Interrupted
 from toolkit.experiment.cell import BATCH, MODES
-from toolkit.experiment.running.study import Interrupted, run_study
+from toolkit.experiment.running.study import run_study
 from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedSettings, plan
 from toolkit.terminal import quiet_terminal
 from toolkit.writing import make_folder

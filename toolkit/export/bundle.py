@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.aggregator.slice_file import read_slice
-from broker.protocol.slice import SliceError
+from broker.errors import SliceError
 from firmware_sim.bundle.reader import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
 from firmware_sim.probe import random_input
 from firmware_sim.training.limits import MIB, stored_bytes

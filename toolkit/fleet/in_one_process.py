@@ -28,8 +28,9 @@ from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Address, Transport
 from firmware_sim.device.agent import Agent
 from firmware_sim.device.compression import Compression
+from firmware_sim.errors import Stopped
 from firmware_sim.training.checkpoint import Residual
-from firmware_sim.training.rounds import Rounds, Stopped
+from firmware_sim.training.rounds import Rounds
 
 NEVER = 1e6  # seconds: nobody is late here, and nothing gets lost
 _LIMIT = 64 * 2**20  # bytes of a message

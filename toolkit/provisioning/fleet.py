@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from broker.protocol.topics import AGGREGATOR, NameRefused, check_name
+from broker.errors import NameRefused
+from broker.protocol.topics import AGGREGATOR, check_name
 from profiles import Profile
 from toolkit.errors import CertificateError, ProvisionError, ToolkitError
 from toolkit.provisioning.certificates import (

@@ -63,7 +63,7 @@ def play(
     """Play one episode with the weights that a device has trained, and draw it."""
     from firmware_sim.bundle.reader import open_bundle
     from firmware_sim.device.__main__ import runtime_for
-    from firmware_sim.tasks.task import TaskError
+    from firmware_sim.errors import TaskError
     from firmware_sim.training.runtime import Model
     from toolkit.trained.requantise import read_weights
 

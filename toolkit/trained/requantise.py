@@ -22,7 +22,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from broker.durable import read_sealed
-from broker.protocol.wire import WireError, below
+from broker.errors import WireError
+from broker.protocol.wire import below
 from firmware_sim.bundle.reader import (
     FILES,
     INFER,
@@ -33,11 +34,11 @@ from firmware_sim.bundle.reader import (
     digest,
     open_bundle,
 )
+from firmware_sim.errors import CheckpointError, TaskError
 from firmware_sim.tasks import cifar10, digits
 from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.labelled import Examples, check_examples, check_kind
-from firmware_sim.tasks.task import TaskError
-from firmware_sim.training.checkpoint import FILE, CheckpointError, Checkpoints
+from firmware_sim.training.checkpoint import FILE, Checkpoints
 from firmware_sim.training.runtime import Array, Model, choose_runtime, installed_runtimes
 from toolkit.errors import ExportError, ModelError
 from toolkit.fresh_process import report_of

@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 import numpy as np
 
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Seen
-from firmware_sim.tasks.task import TaskError
 from firmware_sim.training.runtime import Array, TensorSpec
 
 OBSERVATION = TensorSpec((84, 84, 4), np.dtype(np.uint8))  # the oldest frame first

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Seen
-from firmware_sim.tasks.task import TaskError
 from firmware_sim.training.runtime import Array, TensorSpec
 
 

@@ -12,8 +12,8 @@ from types import ModuleType
 
 import numpy as np
 
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Seen
-from firmware_sim.tasks.task import TaskError
 from firmware_sim.training.runtime import Array, TensorSpec
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")

@@ -9,9 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from broker.aggregator.contract import LARGEST_NORM, MAX_SAMPLES, Contract
+from broker.errors import SliceError
 from broker.protocol.messages import SMALL, DeviceState, Reason, Refused, Shared, Update, to_bytes
 from broker.protocol.quantisation import ENCODINGS, encode_tensors
-from broker.protocol.slice import SharedTensor, Slice, SliceError
+from broker.protocol.slice import SharedTensor, Slice
 from broker.protocol.wire import HEADER_LIMIT, decode, encode
 
 RUN = "0123456789abcdef"

@@ -19,8 +19,9 @@ import pytest
 import broker.aggregator.service
 from broker.aggregator.contract import MAX_SAMPLES, Contract
 from broker.aggregator.counters import Counters, from_text
-from broker.aggregator.service import Aggregator, LinkRefused, announcement
-from broker.aggregator.store import Identity, Store, StoreError
+from broker.aggregator.service import Aggregator, announcement
+from broker.aggregator.store import Identity, Store
+from broker.errors import LinkRefused, StoreError
 from broker.log import Log
 from broker.merging.coordinator import MAX_DEVICES, Entry, Settings, State
 from broker.merging.merge import MergeRule

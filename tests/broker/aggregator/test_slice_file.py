@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from broker.aggregator.slice_file import read_slice
-from broker.protocol.slice import SharedTensor, Slice, SliceError, first_difference, union
+from broker.errors import SliceError
+from broker.protocol.slice import SharedTensor, Slice, first_difference, union
 
 
 def stem(

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.aggregator.store import SNAPSHOT, Identity, Store, StoreError
+from broker.aggregator.store import SNAPSHOT, Identity, Store
 from broker.durable import read_sealed, write_sealed
+from broker.errors import StoreError
 from broker.merging.coordinator import Entry, State
 from broker.merging.optimizers import Adam
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from broker.brokers.embedded import EmbeddedBroker
+from broker.errors import TransportError
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import Connected, Packet, TransportError, parse_address
+from broker.transport.transport import Connected, Packet, parse_address
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0

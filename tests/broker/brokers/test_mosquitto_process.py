@@ -7,8 +7,9 @@ import pytest
 
 from broker.brokers import mosquitto_process
 from broker.brokers.mosquitto_process import Mosquitto
+from broker.errors import TransportError
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import Connected, Packet, TransportError
+from broker.transport.transport import Connected, Packet
 
 
 def retained(running: Mosquitto) -> Packet | None:

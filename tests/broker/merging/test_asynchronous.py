@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from broker.errors import SettingsRefused, StepRefused
 from broker.merging.asynchronous import Asynchronous
-from broker.merging.coordinator import MAX_DEVICES, Entry, Outcome, Settings, SettingsRefused, State
+from broker.merging.coordinator import MAX_DEVICES, Entry, Outcome, Settings, State
 from broker.merging.merge import MergeRule
-from broker.merging.optimizers import SGD, Adam, Delta, Optimizer, StepRefused
+from broker.merging.optimizers import SGD, Adam, Delta, Optimizer
 from broker.merging.synchronous import Synchronous
 from broker.protocol.messages import Reason, Refused, Update
 from broker.protocol.slice import Tensors

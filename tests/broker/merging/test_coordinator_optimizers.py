@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from broker.merging.optimizers import (
-    SGD,
-    Adam,
-    Delta,
-    Optimizer,
-    OptimizerRefused,
-    StepRefused,
-    parse_optimizer,
-)
+from broker.errors import OptimizerRefused, StepRefused
+from broker.merging.optimizers import SGD, Adam, Delta, Optimizer, parse_optimizer
 from broker.protocol.slice import Tensors
 
 ALL = [Delta(), SGD(0.1), Adam(0.001)]

@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.merging.merge import (
-    MERGES,
-    ImpossibleMerge,
-    MergeRule,
-    Tally,
-    clipped,
-    l2_norm,
-    scaled,
-    tally,
-)
+from broker.errors import MergeRefused
+from broker.merging.merge import MERGES, MergeRule, Tally, clipped, l2_norm, scaled, tally
 from broker.merging.staleness import STALENESS, staleness_weight
 from broker.protocol.slice import Tensors
 
@@ -385,7 +377,7 @@ def test_too_few_devices_are_refused_at_the_boundary(
     rule: MergeRule, fewest: int, sentence: str
 ) -> None:
     rule.check(fewest)
-    with pytest.raises(ImpossibleMerge, match=f"^{re.escape(sentence)}$"):
+    with pytest.raises(MergeRefused, match=f"^{re.escape(sentence)}$"):
         rule.check(fewest - 1)
 
 
@@ -405,7 +397,7 @@ def test_too_few_devices_are_refused_at_the_boundary(
 def test_impossible_settings_are_refused(
     name: str, byzantine: int, clip_norm: float | None, sentence: str
 ) -> None:
-    with pytest.raises(ImpossibleMerge, match=f"^{sentence}"):
+    with pytest.raises(MergeRefused, match=f"^{sentence}"):
         MergeRule(name, byzantine, clip_norm)
 
 

@@ -21,16 +21,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from broker.merging.coordinator import (
-    MAX_DEVICES,
-    Closed,
-    Entry,
-    Outcome,
-    Settings,
-    SettingsRefused,
-    State,
-)
-from broker.merging.merge import ImpossibleMerge, MergeRule
+from broker.errors import MergeRefused, SettingsRefused
+from broker.merging.coordinator import MAX_DEVICES, Closed, Entry, Outcome, Settings, State
+from broker.merging.merge import MergeRule
 from broker.merging.optimizers import SGD, Adam, Delta
 from broker.merging.synchronous import Synchronous
 from broker.protocol.messages import Reason, Refused, Update
@@ -346,7 +339,7 @@ def test_a_quorum_below_what_the_rule_needs_is_refused(rule: MergeRule, quorum: 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
 def test_a_clip_norm_that_cannot_work_is_refused(norm: float) -> None:
-    with pytest.raises(ImpossibleMerge, match=rf"^clip_norm must be .* above 0, not {norm}\.$"):
+    with pytest.raises(MergeRefused, match=rf"^clip_norm must be .* above 0, not {norm}\.$"):
         MergeRule("mean", clip_norm=norm)
 
 

@@ -16,6 +16,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 
+from broker.errors import Oversized, WireError
 from broker.protocol.messages import (
     SMALL,
     AggregatorState,
@@ -29,7 +30,7 @@ from broker.protocol.messages import (
 )
 from broker.protocol.parts import Assembler, split
 from broker.protocol.slice import SharedTensor, Slice
-from broker.protocol.wire import Oversized, WireError, decode, encode
+from broker.protocol.wire import decode, encode
 
 GOLDEN = Path(__file__).parent / "golden"
 SLICE = Slice.of(

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.errors import Oversized, WireError
 from broker.protocol.parts import ROOM, SMALLEST, Assembler, split
-from broker.protocol.wire import Oversized, WireError, decode, encode
+from broker.protocol.wire import decode, encode
 
 PIECE = SMALLEST - ROOM  # bytes of the message in a smallest part
 LIMIT = 100_000

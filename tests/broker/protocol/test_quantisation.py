@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.errors import NotQuantisable
 from broker.protocol.messages import Update, to_bytes
 from broker.protocol.quantisation import (
     ENCODINGS,
     SMALLEST_SCALE,
-    NotQuantisable,
     bad_code,
     bad_scale,
     decode_tensors,

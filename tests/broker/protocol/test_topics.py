@@ -2,7 +2,8 @@
 
 import pytest
 
-from broker.protocol.topics import NameRefused, Topics, check_name
+from broker.errors import NameRefused
+from broker.protocol.topics import Topics, check_name
 from broker.transport.transport import matches
 
 TOPICS = Topics("greenhouse")

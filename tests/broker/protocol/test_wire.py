@@ -16,7 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from broker.protocol.wire import HEADER_LIMIT, Oversized, WireError, below, decode, encode
+from broker.errors import Oversized, WireError
+from broker.protocol.wire import HEADER_LIMIT, below, decode, encode
 
 LIMIT = 2 * HEADER_LIMIT
 KIND = {"stemshare": '{"kind":"k"}'}

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from broker.errors import Oversized, WireError
 from broker.protocol.parts import SMALLEST, split
-from broker.protocol.wire import Oversized, WireError, encode
+from broker.protocol.wire import encode
 from broker.transport.channel import PART_BYTES, Broken, Channel, Event, Message
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.transport import Connected, Disconnected, Packet, packet_bytes

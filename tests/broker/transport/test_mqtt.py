@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 
 import broker.transport.mqtt
 from broker.brokers.mosquitto_process import Mosquitto, free_port
+from broker.errors import TransportError
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import (
     Address,
@@ -26,7 +27,6 @@ from broker.transport.transport import (
     Disconnected,
     Event,
     Packet,
-    TransportError,
     Will,
     parse_address,
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from broker.brokers.mosquitto_process import Mosquitto
+from broker.errors import TransportError
 from broker.protocol.topics import Topics
 from broker.transport.channel import Channel, Message
 from broker.transport.mqtt import MqttTransport
@@ -17,7 +18,7 @@ from broker.transport.options import (
     simulated_link,
 )
 from broker.transport.simulated_link import ShapedTransport
-from broker.transport.transport import Connected, Packet, TransportError, Will, packet_bytes
+from broker.transport.transport import Connected, Packet, Will, packet_bytes
 from profiles import load_profile, profile_names
 
 Connect = Callable[..., Channel]

@@ -12,18 +12,12 @@ from itertools import pairwise
 import pytest
 
 from broker.brokers.mosquitto_process import Mosquitto
+from broker.errors import TransportError
 from broker.transport.channel import Channel, Message
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.mqtt import MqttTransport
 from broker.transport.simulated_link import RETRANSMIT_SECONDS, Lane, ShapedTransport
-from broker.transport.transport import (
-    Connected,
-    Event,
-    Limits,
-    Packet,
-    TransportError,
-    packet_bytes,
-)
+from broker.transport.transport import Connected, Event, Limits, Packet, packet_bytes
 
 UPDATE_BYTES = 164_000  # of the Atari lightweight branch's shared slice in float32
 

@@ -17,6 +17,7 @@ import pytest
 
 from broker.brokers.embedded import EmbeddedBroker
 from broker.brokers.mosquitto_process import Mosquitto
+from broker.errors import TransportError
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import (
@@ -27,7 +28,6 @@ from broker.transport.transport import (
     Limits,
     Packet,
     Transport,
-    TransportError,
     Will,
     login,
     matches,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from firmware_sim.bundle.reader import BundleError, open_bundle
+from firmware_sim.bundle.reader import open_bundle
+from firmware_sim.errors import BundleError
 
 CONTENT = {"model.tflite": b"model", "shared.onnx": b"slice", "infer.tflite": b"infer"}
 

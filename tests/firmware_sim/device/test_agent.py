@@ -40,13 +40,14 @@ from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.transport import Event, Packet, Will
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import shared_slice
-from firmware_sim.device.agent import Agent, FleetRefused
+from firmware_sim.device.agent import Agent
 from firmware_sim.device.compression import Compression
 from firmware_sim.device.make_task import make_task
+from firmware_sim.errors import FleetRefused, Stopped
 from firmware_sim.tasks.task import TaskOptions
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints, Residual
 from firmware_sim.training.learner import Learner
-from firmware_sim.training.rounds import Plan, Rounds, Stopped
+from firmware_sim.training.rounds import Plan, Rounds
 from firmware_sim.training.runtime import Model
 
 TOPICS = Topics("greenhouse")

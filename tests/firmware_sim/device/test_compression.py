@@ -10,8 +10,8 @@ from hypothesis.extra.numpy import arrays
 from broker.protocol.quantisation import decode_tensors
 from broker.protocol.slice import Tensors
 from firmware_sim.device.compression import Compression
+from firmware_sim.errors import Diverged
 from firmware_sim.training.checkpoint import Residual
-from firmware_sim.training.rounds import Diverged
 
 SHAPES = {"kernel": (25, 3), "bias": (3,), "gain": (), "none": (0, 2)}
 lossy = pytest.mark.parametrize("encoding", ["float16", "int8", "int4"])

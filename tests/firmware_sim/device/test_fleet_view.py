@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from broker.errors import WireError
 from broker.protocol.messages import AggregatorState, Shared, Verdict, to_bytes
 from broker.protocol.topics import Topics
-from broker.protocol.wire import WireError
 from firmware_sim.device.fleet_view import FleetView
 
 TOPICS = Topics("greenhouse")

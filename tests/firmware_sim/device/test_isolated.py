@@ -13,10 +13,11 @@ from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.device.isolated import RUN, train_alone
 from firmware_sim.device.make_task import make_task
+from firmware_sim.errors import CheckpointError, Stopped
 from firmware_sim.tasks.task import TaskOptions
-from firmware_sim.training.checkpoint import CheckpointError, Checkpoints
+from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.learner import Learner
-from firmware_sim.training.rounds import Plan, Rounds, Stopped
+from firmware_sim.training.rounds import Plan, Rounds
 from firmware_sim.training.runtime import Model
 
 STEPS, COUNT = 4, 3

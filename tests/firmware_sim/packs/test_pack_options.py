@@ -11,7 +11,7 @@ import pytest
 from broker.log import Log
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import arguments
-from firmware_sim.packs.format import PackError
+from firmware_sim.errors import PackError
 from firmware_sim.packs.options import options_of
 from toolkit.provisioning.fleet import provision
 from toolkit.provisioning.pack import pack

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from firmware_sim.packs.format import INDEX_LIMIT, LIMITS, SIGNED_AS, PackError, key_text, read_key
+from firmware_sim.errors import PackError
+from firmware_sim.packs.format import INDEX_LIMIT, LIMITS, SIGNED_AS, key_text, read_key
 from firmware_sim.packs.installed import Packs
 from toolkit.provisioning.pack import archive
 

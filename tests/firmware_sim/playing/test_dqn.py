@@ -12,10 +12,11 @@ import pytest
 
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.make_task import make_task
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.dqn import choose
 from firmware_sim.playing.environments.atari import AtariGame
 from firmware_sim.playing.options import DqnOptions, exploration, usual_options
-from firmware_sim.tasks.task import TaskError, TaskOptions
+from firmware_sim.tasks.task import TaskOptions
 from firmware_sim.training.runtime import Model, TensorSpec
 
 # One worker makes the bundle, which takes many seconds.

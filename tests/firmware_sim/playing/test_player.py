@@ -9,13 +9,14 @@ import pytest
 
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.make_task import make_task
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.dqn import DqnTask, Memory
 from firmware_sim.playing.environments import make_environment
 from firmware_sim.playing.environments.environment import Seen
 from firmware_sim.playing.options import DqnOptions, exploration
 from firmware_sim.playing.plain_replay import PlainReplay, entry_bytes
 from firmware_sim.playing.player import game_of
-from firmware_sim.tasks.task import TaskError, TaskOptions
+from firmware_sim.tasks.task import TaskOptions
 from firmware_sim.training.runtime import TensorSpec
 
 OPTIONS = DqnOptions(warm_up_steps=20, exploration_steps=400, episode_steps=9, test_steps=9)

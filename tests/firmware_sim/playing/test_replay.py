@@ -9,11 +9,12 @@ import numpy.typing as npt
 import pytest
 
 from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.budget import PLAYER_BYTES, make_replay, memory_left, storage_left
 from firmware_sim.playing.environments.atari import AtariGame
 from firmware_sim.playing.frames import CHUNK, STACK
 from firmware_sim.playing.replay import ENTRY_BYTES, Replay, Transitions, bytes_for
-from firmware_sim.tasks.task import TaskError, TaskOptions
+from firmware_sim.tasks.task import TaskOptions
 
 Frames = npt.NDArray[np.uint8]
 TINY = (2, 3)

@@ -7,9 +7,10 @@ import numpy.typing as npt
 import pytest
 
 from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import WrongInput
 from firmware_sim.tasks.digits import digit_images
 from firmware_sim.tasks.supervised import Batches, Score, evaluate, train
-from firmware_sim.training.runtime import Model, TensorSpec, WrongInput
+from firmware_sim.training.runtime import Model, TensorSpec
 
 Data = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 

@@ -12,8 +12,9 @@ import pytest
 
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.make_task import TASKS, make_task
+from firmware_sim.errors import TaskError
 from firmware_sim.tasks.digits import digit_images, read_digits
-from firmware_sim.tasks.task import Task, TaskError, TaskOptions
+from firmware_sim.tasks.task import Task, TaskOptions
 from firmware_sim.training.runtime import Model, TensorSpec
 
 Arrays = dict[str, npt.NDArray[Any]]

@@ -15,9 +15,10 @@ import pytest
 
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.make_task import make_task
+from firmware_sim.errors import TaskError
 from firmware_sim.tasks import cifar10
 from firmware_sim.tasks.labelled import own_share
-from firmware_sim.tasks.task import TaskError, TaskOptions
+from firmware_sim.tasks.task import TaskOptions
 
 RECORD = 3073
 SIZE = 10_000 * RECORD

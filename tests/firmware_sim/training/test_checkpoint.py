@@ -8,14 +8,8 @@ import pytest
 
 from broker.aggregator.store import SNAPSHOT
 from broker.durable import read_sealed, write_sealed
-from firmware_sim.training.checkpoint import (
-    FILE,
-    FORMAT,
-    Checkpoint,
-    CheckpointError,
-    Checkpoints,
-    Residual,
-)
+from firmware_sim.errors import CheckpointError
+from firmware_sim.training.checkpoint import FILE, FORMAT, Checkpoint, Checkpoints, Residual
 
 LEARNER = {
     "model/conv/kernel": np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32),

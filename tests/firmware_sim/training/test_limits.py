@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firmware_sim.bundle.reader import Bundle, BundleError
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import BundleError, LimitError
 from firmware_sim.training.checkpoint import FILE, Checkpoints
 from firmware_sim.training.limits import (
     CAP_REACHED,
-    LimitError,
     Limits,
     check_profile,
     check_storage,

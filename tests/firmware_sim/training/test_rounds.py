@@ -15,10 +15,11 @@ from broker.protocol.slice import Tensors
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.device.make_task import make_task
+from firmware_sim.errors import Diverged, Stopped
 from firmware_sim.tasks.task import TaskOptions
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.training.learner import Learner
-from firmware_sim.training.rounds import Diverged, Plan, Rounds, Stopped
+from firmware_sim.training.rounds import Plan, Rounds
 from firmware_sim.training.runtime import Model
 
 STEPS = 6

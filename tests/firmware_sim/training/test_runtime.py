@@ -11,17 +11,11 @@ import numpy as np
 import pytest
 
 from firmware_sim.bundle.reader import Bundle
+from firmware_sim.errors import RuntimeUnavailable, WrongInput
 from firmware_sim.measure import measure
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.training import runtime
-from firmware_sim.training.runtime import (
-    Model,
-    RuntimeUnavailable,
-    TensorSpec,
-    WrongInput,
-    choose_runtime,
-    installed_runtimes,
-)
+from firmware_sim.training.runtime import Model, TensorSpec, choose_runtime, installed_runtimes
 
 BATCH = {"x": np.zeros((32, 8, 8, 1), np.uint8), "y": np.zeros(32, np.int32)}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.experiment.cell import Cell, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import Cell
 from toolkit.experiment.figures.drawing import save
 from toolkit.experiment.figures.rl_figure import draw_players
 from toolkit.experiment.figures.rl_summary import coordinators, merged_by

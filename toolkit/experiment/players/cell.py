@@ -11,19 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.player import game_of
-from firmware_sim.tasks.task import TaskError
-from toolkit.experiment.cell import (
-    ANY,
-    DEVICES,
-    MODES,
-    POWERFUL,
-    WEAK,
-    Cell,
-    ExperimentError,
-    Settings,
-    check_known,
-)
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import ANY, DEVICES, MODES, POWERFUL, WEAK, Cell, Settings, check_known
 
 TASKS = ("atari", "minatar", "cartpole")
 COORDINATORS = ("sync", "async")

@@ -6,15 +6,16 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.dqn import DqnTask, Memory
 from firmware_sim.playing.environments import make_environment
 from firmware_sim.playing.environments.environment import Environment
 from firmware_sim.playing.options import usual_options
 from firmware_sim.playing.plain_replay import PlainReplay, entry_bytes
 from firmware_sim.playing.replay import StackedReplay, bytes_for
-from firmware_sim.tasks.task import TaskError
 from firmware_sim.training.runtime import TensorSpec
-from toolkit.experiment.cell import BATCH, POWERFUL, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import BATCH, POWERFUL
 from toolkit.experiment.players.cell import RlCell
 
 

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from broker.durable import sync_folder
-from toolkit.experiment.cell import Cell, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import Cell
 from toolkit.experiment.players import cell as rl_cell
 from toolkit.experiment.players.cell import RlCell
 from toolkit.experiment.supervised.cell import SupervisedCell

@@ -22,7 +22,8 @@ from broker.log import Log
 from broker.protocol.slice import Tensors, digest, union
 from broker.transport.transport import Address
 from firmware_sim.device.isolated import train_alone
-from toolkit.experiment.cell import Cell, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import Cell
 from toolkit.experiment.players.cell import RlCell
 from toolkit.experiment.players.device import RlDevice, turns_of
 from toolkit.experiment.running.device import StudyDevice, Tell

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from toolkit.errors import Interrupted
 from toolkit.experiment.cell import Cell
 from toolkit.experiment.players.cell import RlCell
 from toolkit.experiment.supervised.cell import SupervisedCell
@@ -18,10 +19,6 @@ DATA = Path("data")  # where CIFAR-10 is downloaded to
 # How devices reach their aggregator: within a process, over mosquitto if it is installed, or over
 # the embedded broker.
 Link = Literal["memory", "mqtt", "embedded"]
-
-
-class Interrupted(Exception):
-    """Ctrl-C in a command that says by itself what is kept."""
 
 
 def run_study(

@@ -19,14 +19,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from broker.transport.transport import Address
-from firmware_sim.tasks.task import TaskError
-from firmware_sim.training.checkpoint import CheckpointError
-from firmware_sim.training.rounds import Diverged
-from toolkit.errors import ToolkitError
-from toolkit.experiment.cell import Cell, ExperimentError
+from profiles.errors import StemshareError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import Cell
 from toolkit.experiment.running.results import known_result, result_file
-
-_USER_ERRORS = (ToolkitError, Diverged, CheckpointError, TaskError)
 
 
 class Watch(Protocol):
@@ -173,7 +169,7 @@ def run_or_say_why_not(cell: Cell, work: Work, reached: Callable[[int], None]) -
         run_cell(
             cell, work.out, work.data, broker=work.broker, heard=lambda point: reached(point.round)
         )
-    except _USER_ERRORS as error:
+    except StemshareError as error:
         return str(error)
     except Exception:
         return f"something unforeseen happened: {traceback.format_exc(limit=-3)}"

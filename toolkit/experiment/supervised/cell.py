@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
 
+from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import (
     ANY,
     BATCH,
@@ -19,7 +20,6 @@ from toolkit.experiment.cell import (
     POWERFUL,
     WEAK,
     Cell,
-    ExperimentError,
     Settings,
     check_known,
 )

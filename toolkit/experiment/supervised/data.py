@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from firmware_sim.errors import TaskError
 from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.cifar10 import read_cifar10
 from firmware_sim.tasks.digits import read_digits
 from firmware_sim.tasks.labelled import Examples
 from firmware_sim.tasks.state import digest
-from firmware_sim.tasks.task import TaskError
-from toolkit.experiment.cell import ExperimentError
+from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.cell import TASKS
 
 

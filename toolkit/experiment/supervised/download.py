@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.experiment.cell import ExperimentError
+from toolkit.errors import ExperimentError
 from toolkit.writing import make_folder
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"

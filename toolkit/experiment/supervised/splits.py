@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_sim.training.runtime import Array
-from toolkit.experiment.cell import ExperimentError
+from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.cell import parse_split
 
 Numbers = npt.NDArray[np.int64]

@@ -8,9 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 
+from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments import Environment, make_environment
 from firmware_sim.playing.environments.atari import AtariGame
-from firmware_sim.tasks.task import TaskError
 
 GAMES = {
     "breakout": ((84, 84, 4), "uint8", 4),

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.experiment.cell import ANY, MODES, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import ANY, MODES
 from toolkit.experiment.figures.draw import draw_figures
 from toolkit.experiment.figures.spread import Spread
 from toolkit.experiment.figures.supervised_figure import draw_ablation, draw_study

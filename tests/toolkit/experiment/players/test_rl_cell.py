@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.experiment.cell import ANY, MODES, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import ANY, MODES
 from toolkit.experiment.players.cell import COORDINATORS, RlCell, RlSettings, plan
 from toolkit.experiment.presets import RL, WEAK_RATES
 

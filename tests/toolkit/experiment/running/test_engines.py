@@ -8,7 +8,8 @@ import pytest
 
 from toolkit.branch.branch import Branch
 from toolkit.branch.layers import BranchDropout
-from toolkit.experiment.cell import BATCH, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import BATCH
 from toolkit.experiment.running.branches import supervised_branch
 from toolkit.experiment.running.engines import model_for
 from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedSettings, plan

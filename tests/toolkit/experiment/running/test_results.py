@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.experiment.cell import ExperimentError
+from toolkit.errors import ExperimentError
 from toolkit.experiment.running.results import (
     Final,
     Point,

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from firmware_sim.training import checkpoint
-from toolkit.experiment.cell import Cell, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import Cell
 from toolkit.experiment.running import run_cell as module
 from toolkit.experiment.running.results import Point, Result, result_file
 from toolkit.experiment.running.run_cell import run_cell

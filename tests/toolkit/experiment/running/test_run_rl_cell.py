@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolkit.experiment.cell import Cell, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import Cell
 from toolkit.experiment.players.cell import RlCell, RlSettings, plan
 from toolkit.experiment.players.device import RlDevice
 from toolkit.experiment.running.results import Point, Result, result_file

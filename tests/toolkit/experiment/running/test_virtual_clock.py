@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from firmware_sim.training.rounds import Stopped
+from firmware_sim.errors import Stopped
 from toolkit.experiment.running.virtual_clock import Turns
 
 

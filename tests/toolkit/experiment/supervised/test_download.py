@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.experiment.cell import ExperimentError
+from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.download import fetch_cifar10
 
 CONTENT = bytes(range(256)) * 4000

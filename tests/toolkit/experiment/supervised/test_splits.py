@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.experiment.cell import ExperimentError
+from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.splits import Part, divide
 
 SPLITS = st.one_of(st.just("iid"), st.floats(0.01, 1e3).map(lambda alpha: f"dirichlet:{alpha:.3f}"))

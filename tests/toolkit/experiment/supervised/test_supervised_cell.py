@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.experiment.cell import ANY, MODES, ExperimentError
+from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import ANY, MODES
 from toolkit.experiment.supervised.cell import (
     TOPOLOGIES,
     SupervisedCell,

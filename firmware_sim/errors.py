@@ -1,0 +1,78 @@
+"""Every error of a device, in one tree; the text of each is one sentence.
+
+StemshareError
+├── BundleError         a bundle is missing, damaged, or of another format
+├── PackError           a pack is refused
+├── RuntimeUnavailable  no TFLite runtime, or not the wanted one, is installed
+├── WrongInput          a signature was given what it does not take
+├── TuneError           candidates cannot be timed
+├── LimitError          the device would need more than its caps
+├── CheckpointError     a state folder that cannot be used
+├── TaskError           a task cannot be made, restored or trained as asked
+├── Diverged            training has failed for good
+├── FleetRefused        the broker or the aggregator does not take this device
+└── Stopped             the user asked for a stop (exit code 130)
+    └── CapReached      the memory cap asked for it (exit code 3)
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from profiles.errors import INTERRUPTED, StemshareError
+
+CAP_REACHED = 3  # exit code of a device that stopped at its memory cap
+
+
+class BundleError(StemshareError):
+    """A bundle is missing, damaged, or of another format."""
+
+
+class PackError(StemshareError):
+    """A pack is refused."""
+
+
+class RuntimeUnavailable(StemshareError):
+    """No TFLite runtime, or not the wanted one, is installed."""
+
+
+class WrongInput(StemshareError):
+    """What was passed to a signature is not what it takes."""
+
+
+class TuneError(StemshareError):
+    """The candidates cannot be timed."""
+
+
+class LimitError(StemshareError):
+    """The device would need more than its caps."""
+
+
+class CheckpointError(StemshareError):
+    """The state folder cannot be used."""
+
+
+class TaskError(StemshareError):
+    """A task cannot be made, restored or trained as asked."""
+
+
+class Diverged(StemshareError):
+    """Training has failed for good."""
+
+
+class FleetRefused(StemshareError):
+    """The broker or the aggregator does not take this device."""
+
+
+class Stopped(StemshareError):
+    """The user asked for a stop; everything trained so far is in the checkpoint."""
+
+    exit_code: ClassVar[int] = INTERRUPTED
+    heading: ClassVar[str] = ""
+
+
+class CapReached(Stopped):
+    """The memory cap asked for a stop; everything trained so far is in the checkpoint."""
+
+    exit_code: ClassVar[int] = CAP_REACHED
+    heading: ClassVar[str] = "error: "
