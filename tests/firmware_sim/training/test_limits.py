@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.errors import BundleError, LimitError
+from firmware_sim.errors import CAP_REACHED, BundleError, LimitError
 from firmware_sim.training.checkpoint import FILE, Checkpoints
 from firmware_sim.training.limits import (
-    CAP_REACHED,
     Limits,
     check_profile,
     check_storage,
