@@ -20,8 +20,9 @@ from broker.protocol.messages import DeviceState, Shared, Update, Verdict
 from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
 from firmware_sim.bundle.reader import MODEL, SLICE, Bundle
+from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
-from profiles.errors import INTERRUPTED, shared_slice
+from profiles.errors import INTERRUPTED
 
 pytestmark = pytest.mark.xdist_group("fleet")
 
