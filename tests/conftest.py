@@ -1,5 +1,6 @@
 """Fixtures for every room: an exported bundle, made once, and the command `toolkit`."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -9,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from firmware_sim.bundle.reader import Bundle, open_bundle
+
+# TensorFlow is the reference of many tests. Only with oneDNN, which it switches on by itself on
+# some processors alone, can it differentiate dilated convolutions on a CPU.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 @pytest.fixture(scope="session")

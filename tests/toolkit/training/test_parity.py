@@ -4,6 +4,8 @@ Dropout is off, since the device draws its own masks. The reference is written t
 (toolkit/bench/reference.py): GradientTape and Keras' optimisers.
 """
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys
@@ -27,6 +29,8 @@ from toolkit.training.optimizers import Adam, RMSProp
 
 BATCH, STEPS = 4, 20
 SMALL, GRAPH = 256_000, 40_000  # bytes: branches with few weights, and what theirs may take beside
+PERTURBED, LAST_BIT = 4, 2.0**-23
+DRIFTS = 5  # times TensorFlow's own drift: the largest of a few draws is not the largest of all
 PLAYER = Path(__file__).with_name("play_signatures.py")
 ROOT = Path(__file__).parents[3]
 RUNTIMES = ("ai-edge-litert", "tflite-runtime")
@@ -51,9 +55,49 @@ class Played:
     start: dict[str, np.ndarray]
     operations: dict[str, dict[str, int]]
     model_bytes: int
+    trajectory: Trajectory
 
     def part(self, label: str) -> dict[str, np.ndarray]:
         return {k.split(":", 1)[1]: v for k, v in self.answers.items() if k.startswith(f"{label}:")}
+
+
+class Trajectory:
+    """Training in TensorFlow, any number of times from any start, in one compiled function."""
+
+    def __init__(self, branch: Branch, batches: list[dict[str, np.ndarray]]) -> None:
+        self._variables = named_variables(branch.model)
+        self._batches = batches
+        self._reference = Reference(branch)
+        self._step = tf.function(self._reference.train, autograph=False)
+
+    def run(self, start: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns the losses, and every tensor after the last step."""
+        for name, variable in self._variables.items():
+            variable.assign(start[name])
+        reference = self._reference
+        reference.target.set_weights(reference.model.get_weights())
+        for slot in reference.optimizer.variables:
+            if "learning_rate" not in slot.path:
+                slot.assign(tf.zeros_like(slot))
+        losses = np.array([float(self._step(**batch)) for batch in self._batches])
+        return {"losses": losses} | {name: v.numpy() for name, v in self._variables.items()}
+
+    def drift(self, start: dict[str, np.ndarray]) -> dict[str, float]:
+        """How far TensorFlow ends from itself when the last bit of its initial weights differs.
+
+        Rounding decides whether a relu unit that is almost zero lets a gradient through, and the
+        optimiser makes the difference grow: two exact implementations part by as much.
+        """
+        wanted, found = self.run(start), dict.fromkeys(["losses", *start], 0.0)
+        for seed in range(PERTURBED):
+            rng = np.random.default_rng(seed)
+            moved = {
+                name: (v * (1 + LAST_BIT * rng.choice([-1, 1], v.shape))).astype(v.dtype)
+                for name, v in start.items()
+            }
+            for name, value in self.run(moved).items():
+                found[name] = max(found[name], relative_error(value, wanted[name]))
+        return found
 
 
 def make_batches(branch: Branch) -> list[dict[str, np.ndarray]]:
@@ -139,27 +183,39 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     names = [n for n, v in variables.items() if v.trainable]
     gradient = tf.function(reference.gradients, autograph=False)
     gradients = [{n: g.numpy() for n, g in zip(names, gradient(**batches[0]), strict=True)}]
-    train = tf.function(reference.train, autograph=False)
-    losses = [float(train(**batch)) for batch in batches]
-    weights = {name: v.numpy() for name, v in variables.items()}
+    trajectory = Trajectory(branch, batches)
+    weights = trajectory.run(start)
+    losses = weights.pop("losses").tolist()
     return Played(
         *(branch, batches, answers, losses, weights, gradients, start),
         operations=operations(model),
         model_bytes=len(model),
+        trajectory=trajectory,
     )
 
 
+def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The largest difference, relative to the largest number of the tensor."""
+    return float(np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-6))
+
+
 def assert_close(found: np.ndarray, wanted: np.ndarray, what: str, tolerance: float = 1e-4) -> None:
-    """Relative to the largest number of the tensor."""
-    error = np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-6)
+    error = relative_error(found, wanted)
     assert error < tolerance, f"{what}: relative error {error:.2e}"
 
 
 def test_twenty_steps_give_tensorflows_losses_and_tensors(played: Played) -> None:
-    assert_close(played.answers["losses"], np.array(played.losses), "losses")
+    """As close as TensorFlow is to itself; 1e-4 where nothing amplifies rounding errors."""
     end = played.part("end")
+    found = {"losses": played.answers["losses"]}
+    found |= {name: end[name] for name in played.branch.trainable_names}
+    wanted = {"losses": np.array(played.losses), **played.weights}
+    errors = {name: relative_error(value, wanted[name]) for name, value in found.items()}
+    apart = {name: error for name, error in errors.items() if error >= 1e-4}
+    drift = played.trajectory.drift(played.start) if apart else {}
+    for name, error in apart.items():
+        assert error < DRIFTS * drift[name], f"{name}: {error:.1e}, TensorFlow {drift[name]:.1e}"
     for name in played.branch.trainable_names:
-        assert_close(end[name], played.weights[name], name)
         assert np.abs(end[name] - played.start[name]).max() > 0, f"{name} was not trained"
     assert end["optimizer/step"] == STEPS
 
