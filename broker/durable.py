@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from broker.errors import WireError
-from broker.protocol.slice import canonical
+from broker.protocol.slice import canonical_json
 from broker.protocol.wire import Array, Envelope, decode, encode
 
 _LIMIT = 2**40  # bytes; the files are our own
@@ -104,7 +104,7 @@ def read_sealed(path: Path, kind: str) -> Envelope:
 
 def _checksum(fields: Mapping[str, Any], tensors: Mapping[str, Array]) -> int:
     """CRC-32 over the fields, and over the name, type, shape and values of every tensor."""
-    found = zlib.crc32(canonical(fields).encode())
+    found = zlib.crc32(canonical_json(fields).encode())
     for name, array in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), found)
         found = zlib.crc32(_memory(array), found)

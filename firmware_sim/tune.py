@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from firmware_sim.bundle.reader import digest
+from firmware_sim.bundle.reader import file_digest
 from firmware_sim.errors import TuneError
 from firmware_sim.probe import random_input
 from firmware_sim.training.runtime import Model, choose_runtime, runtime_version
@@ -77,7 +77,7 @@ def read_index(folder: Path) -> Index:
 def _layer(folder: Path, entry: Mapping[str, Any]) -> LayerCandidates:
     model = folder / Path(entry["file"]).name
     try:
-        found = digest(model)
+        found = file_digest(model)
     except OSError as error:
         raise TuneError(f"{model} cannot be read ({error.strerror}).") from error
     if found != entry["sha256"]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.metrics import PREFIX
 from firmware_sim.bundle.reader import Bundle, open_bundle
 
 # TensorFlow is the reference of many tests. Only with oneDNN, which it switches on by itself on
@@ -74,6 +75,19 @@ def toolkit(
         return Ran(code if isinstance(code, int) else 1, said.out, said.err)
 
     return run
+
+
+@pytest.fixture
+def read_metrics() -> Callable[[bytes], dict[str, float]]:
+    """Reads metrics as Prometheus does: values by name, without the prefix of the project."""
+
+    def read(payload: bytes) -> dict[str, float]:
+        pairs = (
+            line.removeprefix(PREFIX).rpartition(" ") for line in payload.decode().splitlines()
+        )
+        return {name: float(value) for name, _, value in pairs}
+
+    return read
 
 
 @pytest.fixture

@@ -33,8 +33,9 @@ from broker.protocol.quantisation import DOWNLINKS
 from broker.protocol.slice import Slice, Tensors, union
 from broker.protocol.topics import AGGREGATOR, Topics
 from broker.systemd import Watchdog
+from broker.transport.address import parse_address
 from broker.transport.options import add_link_options, open_channel
-from broker.transport.transport import Will, parse_address
+from broker.transport.transport import Will
 from profiles.errors import StemshareError
 
 LINGER_SECONDS = 30.0  # with an embedded broker, which ends with us

@@ -1,12 +1,9 @@
-"""Counters and other numbers to watch, in the text format that Prometheus reads."""
+"""What an aggregator counts, and other numbers about it to watch."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-PREFIX = "stemshare_"
 
 
 @dataclass
@@ -31,13 +28,3 @@ class Counters:
         """By name, with its label where it has one."""
         plain = {k: v for k, v in vars(self).items() if k != "refused"}
         return plain | {f'refused{{reason="{r}"}}': n for r, n in sorted(self.refused.items())}
-
-
-def to_text(values: Mapping[str, float]) -> str:
-    return "".join(f"{PREFIX}{name} {value}\n" for name, value in values.items())
-
-
-def from_text(text: str) -> dict[str, float]:
-    """What `to_text` was given."""
-    pairs = (line.removeprefix(PREFIX).rpartition(" ") for line in text.splitlines())
-    return {name: float(value) for name, _, value in pairs}

@@ -22,7 +22,7 @@ from typing import Any
 import onnx
 from onnx import helper, numpy_helper
 
-from broker.protocol.slice import canonical, digest
+from broker.protocol.slice import canonical_json, json_digest
 
 BETWEEN = "between/"
 LOCAL = "local/"
@@ -57,7 +57,7 @@ def read_roles(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) ->
         others = {layer for layer, prefixes in owners.items() if _prefix(name) not in prefixes}
         follows = _follows(uses[name], operations, others)
         parts = {"uses": uses[name], "follows": follows}
-        roles[name] = canonical({k: [o.description for o in v] for k, v in parts.items()})
+        roles[name] = canonical_json({k: [o.description for o in v] for k, v in parts.items()})
     return roles
 
 
@@ -92,9 +92,9 @@ def _operations(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -
     """The nodes, which ONNX keeps in topological order."""
     digests = {"": ""}  # of every value: all that it is computed from; "" is an input left out
     for value in graph.input:
-        digests[value.name] = digest(["input", _type(value.type.tensor_type)])
+        digests[value.name] = json_digest(["input", _type(value.type.tensor_type)])
     for name, shape in shapes.items():
-        digests[name] = digest(["tensor", name, shape])
+        digests[name] = json_digest(["tensor", name, shape])
     found = []
     for index, node in enumerate(graph.node):
         own = node.name.startswith(LOCAL)
@@ -105,7 +105,7 @@ def _operations(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -
             "inputs": [digests[name] for name in node.input],
         }
         for position, name in enumerate(node.output):
-            digests[name] = digest([description, position])
+            digests[name] = json_digest([description, position])
         found.append(
             _Operation(
                 layer=_prefix(node.name) or f"#{index}",  # without a layer it stands alone

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from broker.aggregator.contract import Contract
-from broker.aggregator.counters import Counters, to_text
+from broker.aggregator.counters import Counters
 from broker.aggregator.store import Store
 from broker.errors import LinkRefused, Oversized, StoreError, WireError
 from broker.log import Log
 from broker.merging.asynchronous import Asynchronous
 from broker.merging.coordinator import MAX_DEVICES, Coordinator, Outcome, Settings, State
 from broker.merging.synchronous import Synchronous
+from broker.metrics import metrics_text
 from broker.protocol.messages import (
     AggregatorState,
     DeviceState,
@@ -365,7 +366,7 @@ class Aggregator:
         counters.received_bytes = transport.received_bytes
         counters.sent_bytes = transport.sent_bytes
         counters.packets_dropped = transport.dropped
-        text = to_text(counters.values())
+        text = metrics_text(counters.values())
         self._channel.publish(self._topics.aggregator_metrics, text.encode(), retain=True)
 
     # --- after a restart ------------------------------------------------------------------

@@ -26,7 +26,7 @@ from amqtt.plugins.base import BaseAuthPlugin  # type: ignore[import-untyped]
 from amqtt.session import Session  # type: ignore[import-untyped]
 
 from broker.errors import TransportError
-from broker.transport.transport import Address
+from broker.transport.address import Address
 from profiles.errors import StemshareError
 
 T = TypeVar("T")

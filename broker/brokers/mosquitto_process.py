@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from broker.errors import TransportError
-from broker.transport.transport import Address
+from broker.transport.address import Address
 
 START_S = 10.0
 STOP_S = 10.0

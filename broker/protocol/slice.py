@@ -29,7 +29,7 @@ class SharedTensor:
     @classmethod
     def of(cls, name: str, shape: tuple[int, ...], dtype: str, role: str) -> SharedTensor:
         what = {"name": name, "shape": shape, "dtype": dtype, "role": role}
-        return cls(name, shape, dtype, digest(what), role)
+        return cls(name, shape, dtype, json_digest(what), role)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Slice:
     @classmethod
     def of(cls, tensors: Iterable[SharedTensor]) -> Slice:
         tensors = tuple(tensors)
-        return cls(tensors, digest(sorted(tensor.fingerprint for tensor in tensors)))
+        return cls(tensors, json_digest(sorted(tensor.fingerprint for tensor in tensors)))
 
 
 def union(slices: Iterable[Slice]) -> Slice:
@@ -95,9 +95,9 @@ def _difference(mine: SharedTensor, theirs: SharedTensor) -> str:
     return "has another role on the device than in the fleet"
 
 
-def digest(what: Any) -> str:
-    return hashlib.sha256(canonical(what).encode()).hexdigest()
+def json_digest(what: Any) -> str:
+    return hashlib.sha256(canonical_json(what).encode()).hexdigest()
 
 
-def canonical(what: Any) -> str:
+def canonical_json(what: Any) -> str:
     return json.dumps(what, sort_keys=True, separators=(",", ":"))

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from broker.errors import Oversized, WireError
 from broker.protocol.parts import SMALLEST, Assembler, split
+from broker.transport.mqtt_rules import PACKET_ROOM
 from broker.transport.transport import Connected, Disconnected, Packet, Transport
 
 PART_BYTES = 900_000  # below the 1 MB that careful brokers take
 _PARTS_AT_ONCE = 64
-_PACKET_ROOM = 1024  # bytes; MQTT's own header, topic and properties
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Channel:
                     left = max(0.0, deadline - time.monotonic())
                     continue
                 case Connected(most):
-                    fits = self._part_bytes if most is None else most - _PACKET_ROOM
+                    fits = self._part_bytes if most is None else most - PACKET_ROOM
                     self._packet_bytes = max(SMALLEST, min(self._part_bytes, fits))
             return event
         return None

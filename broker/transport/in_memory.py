@@ -12,18 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from broker.transport.mqtt_rules import check_filters, check_topic, matches
 from broker.transport.queues import Inbox, Outbox
-from broker.transport.transport import (
-    Connected,
-    Disconnected,
-    Event,
-    Limits,
-    Packet,
-    Will,
-    check_filters,
-    check_topic,
-    matches,
-)
+from broker.transport.transport import Connected, Disconnected, Event, Packet, QueueLimits, Will
 
 QUEUED_PACKETS = 1_000  # per client that is away; mosquitto's default too
 
@@ -130,7 +121,7 @@ class MemoryTransport:
         client_id: str,
         subscriptions: Sequence[str] = (),
         will: Will | None = None,
-        limits: Limits | None = None,
+        limits: QueueLimits | None = None,
     ) -> None:
         self.client_id = client_id
         self.sent_bytes = 0
@@ -138,7 +129,7 @@ class MemoryTransport:
         self._lock = broker._lock
         self._subscriptions = check_filters(subscriptions)
         self._will = will
-        limits = limits or Limits()
+        limits = limits or QueueLimits()
         self._inbox = Inbox(limits)
         self._outbox = Outbox(limits)
         self._connected = False

@@ -18,19 +18,11 @@ import time
 from collections.abc import Sequence
 
 from broker.errors import TransportError
+from broker.transport.address import Address, Credentials, login
 from broker.transport.mqtt_link import GOODBYE_S, Link, Login, Version
+from broker.transport.mqtt_rules import check_filters, check_topic
 from broker.transport.queues import Inbox, Outbox
-from broker.transport.transport import (
-    Address,
-    Credentials,
-    Disconnected,
-    Event,
-    Limits,
-    Will,
-    check_filters,
-    check_topic,
-    login,
-)
+from broker.transport.transport import Disconnected, Event, QueueLimits, Will
 
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 15.0
@@ -49,11 +41,11 @@ class MqttTransport:
         subscriptions: Sequence[str] = (),
         will: Will | None = None,
         credentials: Credentials | None = None,
-        limits: Limits | None = None,
+        limits: QueueLimits | None = None,
         version: Version | None = None,
     ) -> None:
         """`version` forces MQTT 3.1.1 (4) or MQTT 5 (5); None finds out what the broker speaks."""
-        credentials, limits = credentials or Credentials(), limits or Limits()
+        credentials, limits = credentials or Credentials(), limits or QueueLimits()
         if not client_id:
             raise TransportError("a client of the broker needs an id that stays the same.")
         if will is not None:

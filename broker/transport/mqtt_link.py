@@ -23,8 +23,10 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from broker.transport.address import Address
+from broker.transport.mqtt_rules import matches
 from broker.transport.queues import Inbox, Outbox, Outgoing
-from broker.transport.transport import Address, Connected, Disconnected, Packet, Will, matches
+from broker.transport.transport import Connected, Disconnected, Packet, Will
 
 Version = Literal[4, 5]  # as MQTT 3.1.1 and MQTT 5 call themselves on the wire
 CONNECT_S = 5.0  # for TCP and TLS, per address of the host

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from broker.errors import TransportError
 from broker.protocol.parts import SMALLEST
+from broker.transport.address import Credentials, parse_address
 from broker.transport.channel import PART_BYTES, Channel
 from broker.transport.mqtt import MqttTransport
-from broker.transport.simulated_link import ShapedTransport
-from broker.transport.transport import Credentials, Limits, Transport, Will, parse_address
+from broker.transport.mqtt_rules import PACKET_ROOM
+from broker.transport.simulated_link import SimulatedLink
+from broker.transport.transport import QueueLimits, Transport, Will
 
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
-_PACKET_ROOM = 1024  # bytes; MQTT's own header, topic and properties
-Shape = Callable[[Transport, Limits], Transport]
+Shape = Callable[[Transport, QueueLimits], Transport]
 
 
 def add_link_options(
@@ -73,7 +74,7 @@ def simulated_link(args: argparse.Namespace, *, bandwidth_kbps: float, seed: str
     """What puts a transport behind the link that the options describe, if they ask for one."""
     if not args.simulate_link:
         return None
-    return lambda transport, limits: ShapedTransport(
+    return lambda transport, limits: SimulatedLink(
         transport,
         bandwidth_kbps=bandwidth_kbps,
         latency_seconds=args.latency_ms / 1000,
@@ -85,7 +86,7 @@ def simulated_link(args: argparse.Namespace, *, bandwidth_kbps: float, seed: str
 
 def part_bytes_within(packet_limit_kib: int) -> int:
     """How large a part may be so that its whole packet stays within the limit."""
-    return 1024 * packet_limit_kib - _PACKET_ROOM
+    return 1024 * packet_limit_kib - PACKET_ROOM
 
 
 def open_channel(
@@ -105,7 +106,7 @@ def open_channel(
     """
     if args.part_bytes is not None and args.part_bytes < SMALLEST:
         raise TransportError(f"--part-bytes must be at least {SMALLEST}.")
-    limits = Limits(inbox_bytes=inbox_bytes, outbox_bytes=max(inbox_bytes, 2 * limit))
+    limits = QueueLimits(inbox_bytes=inbox_bytes, outbox_bytes=max(inbox_bytes, 2 * limit))
     transport: Transport = MqttTransport(
         parse_address(args.broker),
         client_id=client_id,

@@ -6,17 +6,17 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from broker.transport.transport import Disconnected, Event, Limits, Packet, packet_bytes
+from broker.transport.mqtt_rules import LARGEST_PACKET, packet_bytes
+from broker.transport.transport import Disconnected, Event, Packet, QueueLimits
 
 WINDOW_BYTES = 2 * 2**20  # unacknowledged at once: little enough to be sent within the keepalive
-LARGEST_PACKET = 268_435_455  # bytes: MQTT counts a packet in 28 bits
 GIVE_UP_AFTER = 5  # links lost while one packet was the oldest on the wire
 
 
 class Inbox:
     """Events that were not read yet; packets are bounded in number and bytes."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._events: deque[Event] = deque()
         self._packets = 0
@@ -78,7 +78,7 @@ class Outgoing:
 class Outbox:
     """What was published and not acknowledged, oldest first; bounded in number and bytes."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self._added = -1  # the newest packet's number
         self._waiting: deque[Outgoing] = deque()

@@ -25,7 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from broker.errors import TransportError
-from broker.transport.transport import Event, Limits, Packet, Transport, check_topic, packet_bytes
+from broker.transport.mqtt_rules import check_topic, packet_bytes
+from broker.transport.transport import Event, Packet, QueueLimits, Transport
 
 RETRANSMIT_SECONDS = 1.0  # until what was lost on its way down comes again; TCP starts from this
 _LOOK_SECONDS = 0.005  # between two looks at what has come from the broker
@@ -66,7 +67,7 @@ class _Down:
     size: int  # payload bytes
 
 
-class ShapedTransport:
+class SimulatedLink:
     """A transport behind a simulated link; which packets are lost follows from `seed` alone."""
 
     def __init__(
@@ -77,7 +78,7 @@ class ShapedTransport:
         latency_seconds: float = 0.0,
         loss: float = 0.0,
         seed: int | str = 0,
-        limits: Limits | None = None,
+        limits: QueueLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -91,7 +92,7 @@ class ShapedTransport:
         self.lost = 0  # packets, both ways
         self._transport = transport
         self._loss = loss
-        self._limits = limits or Limits()
+        self._limits = limits or QueueLimits()
         self._clock = clock
         self._sleep = sleep
         self._up_lane, self._down_lane = (

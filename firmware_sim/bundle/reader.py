@@ -60,7 +60,7 @@ def open_bundle(folder: Path) -> Bundle:
     return Bundle(folder, manifest)
 
 
-def digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """sha256 of a file, read in pieces."""
     found = hashlib.sha256()
     with path.open("rb") as file:
@@ -92,7 +92,7 @@ def _check_file(path: Path, entry: Any) -> None:
             raise BundleError(
                 f"{path} is damaged: it has {size} bytes, and its manifest says {entry['bytes']}."
             )
-        if digest(path) != entry["sha256"]:
+        if file_digest(path) != entry["sha256"]:
             raise BundleError(f"{path} is damaged: its digest is not the manifest's.")
     except OSError as error:
         raise BundleError(f"{path} cannot be read ({error.strerror}).") from None

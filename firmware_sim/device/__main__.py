@@ -30,6 +30,7 @@ from broker.protocol.messages import DeviceState, to_bytes
 from broker.protocol.slice import SharedTensor, Slice
 from broker.protocol.topics import Topics, check_name
 from broker.systemd import Watchdog
+from broker.transport.address import parse_address
 from broker.transport.options import (
     add_link_options,
     add_simulation_options,
@@ -37,7 +38,7 @@ from broker.transport.options import (
     part_bytes_within,
     simulated_link,
 )
-from broker.transport.transport import Will, parse_address
+from broker.transport.transport import Will
 from firmware_sim.bundle.reader import MANIFEST, Bundle, open_bundle
 from firmware_sim.device.agent import Agent
 from firmware_sim.device.compression import Compression

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from broker.aggregator.counters import to_text
 from broker.errors import WireError
 from broker.log import Log
+from broker.metrics import metrics_text
 from broker.protocol.messages import DeviceState, Reason, Shared, Update, from_bytes, to_bytes
 from broker.protocol.quantisation import widened
 from broker.protocol.slice import Slice
@@ -263,5 +263,5 @@ class Agent:
             self._channel.publish(self._topics.update(self._device), self._unanswered)
 
     def _publish_metrics(self, **values: float) -> None:
-        text = to_text({f"device_{name}": value for name, value in values.items()})
+        text = metrics_text({f"device_{name}": value for name, value in values.items()})
         self._channel.publish(self._topics.metrics(self._device), text.encode(), retain=True)

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from broker.durable import sync_folder
 from broker.errors import NameRefused, TransportError
 from broker.protocol.topics import check_name
-from broker.transport.transport import parse_address
+from broker.transport.address import parse_address
 from firmware_sim.bundle.reader import FILES, MANIFEST, MODEL
 from firmware_sim.errors import PackError
 from firmware_sim.packs.ed25519 import KEY_BYTES, SIGNATURE_BYTES, is_signed

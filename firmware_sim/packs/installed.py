@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.durable import claim, sync_folder, write_file
-from firmware_sim.bundle.reader import digest
+from firmware_sim.bundle.reader import file_digest
 from firmware_sim.errors import PackError
 from firmware_sim.packs.format import (
     BUNDLE,
@@ -82,7 +82,7 @@ class Packs:
         try:
             index = parse_index((folder / INDEX).read_bytes())
             for name, entry in index.files.items():
-                if digest(folder / name) != entry.sha256:
+                if file_digest(folder / name) != entry.sha256:
                     raise PackError(f"{folder / name} is damaged; install its pack again.")
         except OSError as error:
             where = error.filename or folder

@@ -24,7 +24,7 @@ from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Environment
 from firmware_sim.playing.options import DqnOptions, exploration
 from firmware_sim.playing.replay import Transitions
-from firmware_sim.tasks.state import digest, pack, unpack
+from firmware_sim.tasks.state import arrays_digest, pack, unpack
 from firmware_sim.tasks.task import signature_for
 from firmware_sim.training.runtime import Array, Model
 from firmware_sim.training.steps import take_batch
@@ -69,7 +69,7 @@ class DqnTask:
         self._make_replay = replay
         self._batch = batch
         self._options = options
-        self._digest = digest(np.frombuffer(name.encode(), np.uint8))
+        self._digest = arrays_digest(np.frombuffer(name.encode(), np.uint8))
         self._name = name
         self._environment: Environment | None = None
         self._begin(seed, 0)

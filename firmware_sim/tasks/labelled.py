@@ -11,7 +11,7 @@ import numpy as np
 
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import TaskError
-from firmware_sim.tasks.state import digest, pack, unpack
+from firmware_sim.tasks.state import arrays_digest, pack, unpack
 from firmware_sim.tasks.supervised import Batches, evaluate, train
 from firmware_sim.tasks.task import signature_for, training_inputs
 from firmware_sim.training.runtime import Array, Model, TensorSpec
@@ -50,8 +50,7 @@ class LabelledTask:
 
     def train(self, model: Model, steps: int, exchange: str) -> Iterator[float]:
         x, y, signature = self._examples.x_train, self._examples.y_train, signature_for(exchange)
-        taken = train(model, x, y, self._batches, steps=steps, signature=signature)
-        return (step.loss for step in taken)
+        return train(model, x, y, self._batches, steps=steps, signature=signature)
 
     def evaluate(self, model: Model) -> dict[str, float]:
         return asdict(evaluate(model, self._examples.x_test, self._examples.y_test))
@@ -74,7 +73,7 @@ class LabelledTask:
 
     @cached_property
     def _digest(self) -> bytes:
-        return digest(self._examples.x_train, self._examples.y_train)
+        return arrays_digest(self._examples.x_train, self._examples.y_train)
 
 
 def check_kind(task: str, bundle: Bundle, example: TensorSpec | None = None) -> TensorSpec:

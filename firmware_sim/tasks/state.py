@@ -11,7 +11,7 @@ from firmware_sim.errors import TaskError
 from firmware_sim.training.runtime import Array
 
 
-def digest(*parts: Array) -> bytes:
+def arrays_digest(*parts: Array) -> bytes:
     """sha256 over shapes, types and values."""
     found = hashlib.sha256()
     for part in parts:

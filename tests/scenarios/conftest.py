@@ -35,9 +35,11 @@ from broker.protocol.messages import DeviceState, Update, Verdict, from_bytes, t
 from broker.protocol.quantisation import PACKED, decode_tensors
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import ROOT, Topics
+from broker.transport.address import Address
 from broker.transport.channel import Channel
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import Address, Connected, Packet, Will, matches
+from broker.transport.mqtt_rules import matches
+from broker.transport.transport import Connected, Packet, Will
 from firmware_sim.bundle.reader import Bundle, open_bundle
 from firmware_sim.device.agent import Agent
 from firmware_sim.errors import Stopped

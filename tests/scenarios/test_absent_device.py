@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from broker.aggregator.counters import from_text
 from broker.aggregator.slice_file import read_slice
 from broker.protocol.messages import DeviceState, Reason, Shared, Update, Verdict
 from broker.protocol.slice import Slice, Tensors
@@ -86,6 +85,7 @@ def test_too_few_change_nothing(
     until: Callable[..., Any],
     replay: Callable[..., Tensors],
     same: Callable[..., None],
+    read_metrics: Callable[[bytes], dict[str, float]],
 ) -> None:
     """Two are needed and one is left, until a third one, which is new, takes the place."""
     options = ("--quorum", "2", "--deadline", "0.2", "--rounds", "3")
@@ -117,9 +117,11 @@ def test_too_few_change_nothing(
         *((name, n) for name in ("stays", "spare") for n in (1, 2)),
     }
     same(final.tensors, replay(start, accepted))
-    until(lambda: counters(watcher, topics).get("rounds_merged") == 3, "the last metrics")
+    until(
+        lambda: read_metrics(metrics(watcher, topics)).get("rounds_merged") == 3, "the last metrics"
+    )
     counted = len(aggregator.history("extended"))
-    assert counters(watcher, topics)["rounds_extended"] == counted
+    assert read_metrics(metrics(watcher, topics))["rounds_extended"] == counted
 
 
 def test_one_that_hangs_holds_the_others_up_until_the_deadline(
@@ -162,7 +164,7 @@ def test_one_that_hangs_holds_the_others_up_until_the_deadline(
     same(final.tensors, replay(start, accepted))
 
 
-def counters(watcher: Any, topics: Topics) -> dict[str, float]:
-    """The newest of the aggregator's."""
-    texts = [p.payload for p in watcher.packets if p.topic == topics.aggregator_metrics]
-    return from_text(texts[-1].decode()) if texts else {}
+def metrics(watcher: Any, topics: Topics) -> bytes:
+    """Returns the aggregator's newest metrics, or nothing before there are any."""
+    payloads = [p.payload for p in watcher.packets if p.topic == topics.aggregator_metrics]
+    return payloads[-1] if payloads else b""

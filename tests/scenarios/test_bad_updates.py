@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.aggregator.counters import from_text
 from broker.protocol.messages import (
     SMALL,
     DeviceState,
@@ -122,8 +121,8 @@ class Fleet:
         """What the aggregator has logged as refused: device and reason."""
         return [(e["device"], e["reason"]) for e in self.aggregator.history("refused")]
 
-    def counters(self, until: Callable[..., Any]) -> dict[str, float]:
-        """What the aggregator has counted; it is stopped for that, and must not have ended."""
+    def last_metrics(self, until: Callable[..., Any]) -> bytes:
+        """Stops the aggregator, which must not have ended, and returns what it has counted."""
         assert self.aggregator.running, self.aggregator.log.read_text()
         self.aggregator.send(signal.SIGTERM)
         assert self.aggregator.exit_code() == 0
@@ -134,7 +133,8 @@ class Fleet:
             topic = self.topics.aggregator_metrics
             return next((p.payload for p in retained if p.topic == topic), None)
 
-        return from_text(until(find, "the aggregator's metrics").decode())
+        payload: bytes = until(find, "the aggregator's metrics")
+        return payload
 
     def close(self) -> None:
         self._transport.close()
@@ -292,7 +292,7 @@ def bad_births(shared: Slice) -> Iterator[Bad]:
 
 
 def test_what_is_wrong_is_refused_and_changes_nothing(
-    fleet: Fleet, until: Callable[..., Any]
+    fleet: Fleet, until: Callable[..., Any], read_metrics: Callable[[bytes], dict[str, float]]
 ) -> None:
     older = [fleet.one_round(round)[0] for round in range(3)]
     before = fleet.current()
@@ -322,7 +322,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing(
     assert_moved(before, after, update.tensors)
 
     assert fleet.refusals() == [(bad.device, bad.reason) for bad in attacks]
-    counted = fleet.counters(until)
+    counted = read_metrics(fleet.last_metrics(until))
     reasons = Counter(bad.reason for bad in attacks)
     assert {k: n for k, n in counted.items() if k.startswith("refused")} == {
         f'refused{{reason="{reason}"}}': n for reason, n in reasons.items()
@@ -359,14 +359,14 @@ def test_a_birth_may_say_anything_about_its_device(fleet: Fleet) -> None:
 
 
 def test_a_name_so_long_that_nobody_can_be_answered_is_counted(
-    fleet: Fleet, until: Callable[..., Any]
+    fleet: Fleet, until: Callable[..., Any], read_metrics: Callable[[bytes], dict[str, float]]
 ) -> None:
     """MQTT's topics end at 65,535 bytes, and `verdict` is a longer word than `update`."""
     name = "x" * (65_535 - len(fleet.topics.update("")))
     fleet.say(fleet.topics.update(name), b"")
     fleet.aggregator.wait_for("refused", device=name[:80], reason=Reason.MALFORMED)
     fleet.one_round(0)
-    assert fleet.counters(until)['refused{reason="malformed"}'] == 1
+    assert read_metrics(fleet.last_metrics(until))['refused{reason="malformed"}'] == 1
 
 
 def test_a_device_at_fault_ends_with_the_aggregators_reason(

@@ -16,7 +16,7 @@ import pytest
 
 from broker.brokers.mosquitto_process import free_port
 from broker.protocol.wire import below
-from broker.transport.transport import Address
+from broker.transport.address import Address
 from firmware_sim.training.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.xdist_group("fleet")

@@ -24,9 +24,10 @@ from broker.brokers.mosquitto_process import Mosquitto
 from broker.protocol.messages import Shared, Update, from_bytes
 from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
+from broker.transport.address import Address
 from broker.transport.channel import Channel, Message
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import Address, packet_bytes
+from broker.transport.mqtt_rules import packet_bytes
 
 LARGEST_PACKET = 1_000_000  # bytes
 ROUNDS = 3

@@ -35,7 +35,7 @@ from broker.merging.optimizers import Delta
 from broker.merging.synchronous import Synchronous
 from broker.protocol.messages import Update, to_bytes
 from broker.protocol.slice import SharedTensor, Slice, Tensors
-from broker.transport.transport import Address
+from broker.transport.address import Address
 from toolkit.bench.simulated_fleet import Rates, run_simulated
 from toolkit.errors import ToolkitError
 

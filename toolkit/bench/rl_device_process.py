@@ -29,7 +29,6 @@ from firmware_sim.training.runtime import Array, Model
 from firmware_sim.training.steps import batch_size
 from toolkit.bench.rl_timing import bench_options, timed
 
-WATCHED = ("environment", "act", "replay", "train")
 PARTS = {"infer": "act", "train": "train", "accumulate": "train", "step": "train"}
 
 

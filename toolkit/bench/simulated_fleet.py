@@ -22,9 +22,10 @@ from broker.log import Log
 from broker.protocol.messages import DeviceState, to_bytes
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import Topics
+from broker.transport.address import Address
 from broker.transport.channel import Channel
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import Address, Will
+from broker.transport.transport import Will
 from firmware_sim.device.agent import Agent
 from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.learner import Learner

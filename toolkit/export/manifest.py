@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.protocol.slice import Slice
-from firmware_sim.bundle.reader import FILES, FORMAT, digest
+from firmware_sim.bundle.reader import FILES, FORMAT, file_digest
 from profiles import Profile
 from toolkit.branch.branch import Branch
 from toolkit.branch.counting import Counts
@@ -70,7 +70,7 @@ def describe(
         "measured": measured,
         "estimated": estimated,
         "files": {
-            name: {"bytes": (folder / name).stat().st_size, "sha256": digest(folder / name)}
+            name: {"bytes": (folder / name).stat().st_size, "sha256": file_digest(folder / name)}
             for name in FILES
         },
     }

@@ -22,10 +22,11 @@ from broker.merging.merge import MergeRule
 from broker.merging.optimizers import Delta
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import AGGREGATOR, Topics
+from broker.transport.address import Address
 from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import Address, Transport
+from broker.transport.transport import Transport
 from firmware_sim.device.agent import Agent
 from firmware_sim.device.compression import Compression
 from firmware_sim.errors import Stopped

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker.brokers.embedded import EmbeddedBroker
 from broker.brokers.mosquitto_process import Mosquitto, mosquitto_path
-from broker.transport.transport import Address
+from broker.transport.address import Address
 
 
 @contextlib.contextmanager

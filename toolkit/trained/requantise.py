@@ -31,7 +31,7 @@ from firmware_sim.bundle.reader import (
     MODEL,
     SLICE,
     Bundle,
-    digest,
+    file_digest,
     open_bundle,
 )
 from firmware_sim.errors import CheckpointError, TaskError
@@ -160,7 +160,7 @@ def requantise(
         progress("write")
         entry: dict[str, Any] = {
             "bytes": (draft / INFER).stat().st_size,
-            "sha256": digest(draft / INFER),
+            "sha256": file_digest(draft / INFER),
             "quantisation": chosen,
             "weights": weights.source,
             "comparison": asdict(comparison),

@@ -17,7 +17,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from broker.durable import write_file
-from firmware_sim.bundle.reader import digest
+from firmware_sim.bundle.reader import file_digest
 from firmware_sim.tune import FORMAT, INDEX, SET
 from toolkit.autodiff.lower import Choice, Layer
 from toolkit.autodiff.rules.formulations import FORMULATIONS
@@ -119,7 +119,7 @@ def _write(
             {
                 "layer": layer.name,
                 "file": file.name,
-                "sha256": digest(file),
+                "sha256": file_digest(file),
                 "choices": {name: asdict(c) for name, c in candidates.choices.items()},
             }
         )

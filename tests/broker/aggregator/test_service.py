@@ -18,7 +18,7 @@ import pytest
 
 import broker.aggregator.service
 from broker.aggregator.contract import MAX_SAMPLES, Contract
-from broker.aggregator.counters import Counters, from_text
+from broker.aggregator.counters import Counters
 from broker.aggregator.service import Aggregator, announcement
 from broker.aggregator.store import Identity, Store
 from broker.errors import LinkRefused, StoreError
@@ -827,7 +827,9 @@ def test_a_fleet_may_be_ended_by_fewer_rounds(start: Start, mode: str) -> None:
 # --- numbers to watch ----------------------------------------------------------------------------
 
 
-def test_metrics_are_published_and_read_back(start: Start) -> None:
+def test_metrics_are_published_and_read_back(
+    start: Start, read_metrics: Callable[[bytes], dict[str, float]]
+) -> None:
     fleet = start()
     a = fleet.device("a")
     a.birth()
@@ -839,7 +841,7 @@ def test_metrics_are_published_and_read_back(start: Start) -> None:
         fleet.turn()
     payload = fleet.retained(TOPICS.aggregator_metrics)
     assert payload is not None
-    values = from_text(payload.decode())
+    values = read_metrics(payload)
     expected = {
         "round": 1,
         "devices_present": 1,

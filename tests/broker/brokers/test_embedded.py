@@ -13,8 +13,9 @@ import pytest
 
 from broker.brokers.embedded import EmbeddedBroker
 from broker.errors import TransportError
+from broker.transport.address import parse_address
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import Connected, Packet, parse_address
+from broker.transport.transport import Connected, Packet
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 60.0

@@ -4,7 +4,7 @@ import pytest
 
 from broker.errors import NameRefused
 from broker.protocol.topics import Topics, check_name
-from broker.transport.transport import matches
+from broker.transport.mqtt_rules import matches
 
 TOPICS = Topics("greenhouse")
 

@@ -8,7 +8,8 @@ from broker.protocol.parts import SMALLEST, split
 from broker.protocol.wire import encode
 from broker.transport.channel import PART_BYTES, Broken, Channel, Event, Message
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
-from broker.transport.transport import Connected, Disconnected, Packet, packet_bytes
+from broker.transport.mqtt_rules import packet_bytes
+from broker.transport.transport import Connected, Disconnected, Packet
 
 TOPIC = "fleet/shared"
 LIMIT = 200_000

@@ -19,17 +19,9 @@ from cryptography.x509.oid import NameOID
 import broker.transport.mqtt
 from broker.brokers.mosquitto_process import Mosquitto, free_port
 from broker.errors import TransportError
+from broker.transport.address import Address, Credentials, parse_address
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import (
-    Address,
-    Connected,
-    Credentials,
-    Disconnected,
-    Event,
-    Packet,
-    Will,
-    parse_address,
-)
+from broker.transport.transport import Connected, Disconnected, Event, Packet, Will
 
 PATIENCE_S = 20.0
 # The file that `mosquitto_passwd -c FILE me` writes for the password "s3cret".

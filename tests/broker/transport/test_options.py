@@ -10,6 +10,7 @@ from broker.errors import TransportError
 from broker.protocol.topics import Topics
 from broker.transport.channel import Channel, Message
 from broker.transport.mqtt import MqttTransport
+from broker.transport.mqtt_rules import packet_bytes
 from broker.transport.options import (
     add_link_options,
     add_simulation_options,
@@ -17,8 +18,8 @@ from broker.transport.options import (
     part_bytes_within,
     simulated_link,
 )
-from broker.transport.simulated_link import ShapedTransport
-from broker.transport.transport import Connected, Packet, Will, packet_bytes
+from broker.transport.simulated_link import SimulatedLink
+from broker.transport.transport import Connected, Packet, Will
 from profiles import load_profile, profile_names
 
 Connect = Callable[..., Channel]
@@ -101,7 +102,7 @@ def test_whole_packets_stay_within_the_profiles_limit(name: str) -> None:
 
 def test_a_link_is_simulated_only_if_asked_for(connect: Connect) -> None:
     assert isinstance(connect().transport, MqttTransport)
-    assert isinstance(connect("--simulate-link").transport, ShapedTransport)
+    assert isinstance(connect("--simulate-link").transport, SimulatedLink)
 
 
 def test_messages_pass_a_simulated_link(connect: Connect) -> None:

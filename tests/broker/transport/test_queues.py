@@ -2,12 +2,13 @@
 
 import threading
 
+from broker.transport.mqtt_rules import packet_bytes
 from broker.transport.queues import GIVE_UP_AFTER, WINDOW_BYTES, Inbox, Outbox
-from broker.transport.transport import Connected, Disconnected, Limits, Packet, packet_bytes
+from broker.transport.transport import Connected, Disconnected, Packet, QueueLimits
 
 
 def filled(*payloads: bytes, **limits: int) -> Outbox:
-    outbox = Outbox(Limits(**limits))
+    outbox = Outbox(QueueLimits(**limits))
     for payload in payloads:
         outbox.add("t", payload, retain=False)
     return outbox
@@ -111,7 +112,7 @@ def test_flush_does_not_wait_for_what_is_published_later():
 
 
 def test_the_inbox_keeps_one_reason_for_an_outage_and_never_loses_a_link_event():
-    inbox = Inbox(Limits(inbox_packets=1))
+    inbox = Inbox(QueueLimits(inbox_packets=1))
     lost = Disconnected("second", final=False)
     for event in (Packet("t", b"1"), Disconnected("first", False), lost, Packet("t", b"2")):
         inbox.put(event)
@@ -121,7 +122,7 @@ def test_the_inbox_keeps_one_reason_for_an_outage_and_never_loses_a_link_event()
 
 
 def test_a_closed_inbox_gives_what_it_has_and_then_does_not_wait():
-    inbox = Inbox(Limits())
+    inbox = Inbox(QueueLimits())
     inbox.put(Packet("t", b"1"))
     inbox.close()
     assert inbox.get(20.0) == Packet("t", b"1")

@@ -16,8 +16,9 @@ from broker.errors import TransportError
 from broker.transport.channel import Channel, Message
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.mqtt import MqttTransport
-from broker.transport.simulated_link import RETRANSMIT_SECONDS, Lane, ShapedTransport
-from broker.transport.transport import Connected, Event, Limits, Packet, packet_bytes
+from broker.transport.mqtt_rules import packet_bytes
+from broker.transport.simulated_link import RETRANSMIT_SECONDS, Lane, SimulatedLink
+from broker.transport.transport import Connected, Event, Packet, QueueLimits
 
 UPDATE_BYTES = 164_000  # of the Atari lightweight branch's shared slice in float32
 
@@ -51,13 +52,13 @@ def broker() -> MemoryBroker:
 
 
 @pytest.fixture
-def shaped(broker: MemoryBroker, fake: FakeTime) -> Callable[..., ShapedTransport]:
+def shaped(broker: MemoryBroker, fake: FakeTime) -> Callable[..., SimulatedLink]:
     """A connected device behind a link; hears `down/#`."""
 
-    def make(**options: object) -> ShapedTransport:
+    def make(**options: object) -> SimulatedLink:
         inner = MemoryTransport(broker, client_id="device", subscriptions=["down/#"])
         link = {"bandwidth_kbps": 1000, "clock": fake, "sleep": fake.sleep} | options
-        transport = ShapedTransport(inner, **link)  # type: ignore[arg-type]
+        transport = SimulatedLink(inner, **link)  # type: ignore[arg-type]
         assert transport.receive(0.0) == Connected(None)
         return transport
 
@@ -88,7 +89,7 @@ def test_a_lane_serialises_and_latency_does_not_add_up() -> None:
 
 @pytest.mark.parametrize(("size", "seconds"), [(UPDATE_BYTES, 1.312), (UPDATE_BYTES // 4, 0.328)])
 def test_an_update_takes_its_bits_over_the_bandwidth(
-    shaped: Callable[..., ShapedTransport],
+    shaped: Callable[..., SimulatedLink],
     peer: MemoryTransport,
     fake: FakeTime,
     size: int,
@@ -106,7 +107,7 @@ def test_an_update_takes_its_bits_over_the_bandwidth(
 
 
 def test_the_way_down_takes_as_long(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport, fake: FakeTime
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport, fake: FakeTime
 ) -> None:
     device = shaped(latency_seconds=0.2)
     peer.publish("down/shared", bytes(UPDATE_BYTES))
@@ -117,7 +118,7 @@ def test_the_way_down_takes_as_long(
 
 
 def test_parts_follow_each_other_and_both_ways_are_used_at_once(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport, fake: FakeTime
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport, fake: FakeTime
 ) -> None:
     """Latency is paid once, and what comes down does not delay what goes up."""
     device = shaped(latency_seconds=2.0)
@@ -132,7 +133,7 @@ def test_parts_follow_each_other_and_both_ways_are_used_at_once(
 
 
 def test_what_was_published_travels_while_its_user_is_busy(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport, fake: FakeTime
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport, fake: FakeTime
 ) -> None:
     device = shaped()
     device.publish("up/update", bytes(UPDATE_BYTES))
@@ -142,7 +143,7 @@ def test_what_was_published_travels_while_its_user_is_busy(
 
 
 def test_a_flush_that_is_too_short_says_so(
-    shaped: Callable[..., ShapedTransport], fake: FakeTime
+    shaped: Callable[..., SimulatedLink], fake: FakeTime
 ) -> None:
     device = shaped()
     device.publish("up/update", bytes(UPDATE_BYTES))
@@ -152,7 +153,7 @@ def test_a_flush_that_is_too_short_says_so(
 
 
 def test_retained_packets_stay_retained(
-    shaped: Callable[..., ShapedTransport], broker: MemoryBroker
+    shaped: Callable[..., SimulatedLink], broker: MemoryBroker
 ) -> None:
     device = shaped()
     device.publish("up/state", b"here", retain=True)
@@ -163,7 +164,7 @@ def test_retained_packets_stay_retained(
 
 
 def test_news_of_the_link_does_not_overtake_packets(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport, broker: MemoryBroker
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport, broker: MemoryBroker
 ) -> None:
     device = shaped()
     peer.publish("down/shared", bytes(UPDATE_BYTES))
@@ -177,8 +178,8 @@ def test_news_of_the_link_does_not_overtake_packets(
 
 
 def sent_through(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport, seed: int
-) -> tuple[ShapedTransport, list[int]]:
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport, seed: int
+) -> tuple[SimulatedLink, list[int]]:
     device = shaped(loss=0.1, seed=seed)
     for number in range(1000):
         device.publish("up/x", number.to_bytes(2))
@@ -189,7 +190,7 @@ def sent_through(
 
 
 def test_what_is_lost_on_its_way_up_follows_from_the_seed(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport
 ) -> None:
     device, arrived = sent_through(shaped, peer, seed=1)
     luck = random.Random("1/up")
@@ -203,7 +204,7 @@ def test_what_is_lost_on_its_way_up_follows_from_the_seed(
 
 
 def test_a_flush_over_a_loss_is_not_complete(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport
 ) -> None:
     """So whoever must be heard publishes again until it was."""
     device = shaped(loss=0.5, seed=3)
@@ -217,7 +218,7 @@ def test_a_flush_over_a_loss_is_not_complete(
 
 
 def test_what_is_lost_on_its_way_down_comes_again_and_the_rest_waits(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport, fake: FakeTime
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport, fake: FakeTime
 ) -> None:
     device = shaped(loss=0.3, seed=5)
     for number in range(50):
@@ -238,9 +239,9 @@ def test_what_is_lost_on_its_way_down_comes_again_and_the_rest_waits(
 
 
 def test_what_finds_no_room_is_dropped(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport
 ) -> None:
-    device = shaped(limits=Limits(outbox_packets=3, outbox_bytes=100))
+    device = shaped(limits=QueueLimits(outbox_packets=3, outbox_bytes=100))
     for size in (40, 40, 40, 10, 1):
         device.publish("up/x", bytes(size))
     assert device.dropped == 2  # the third is beyond 100 bytes, the last a fourth packet
@@ -251,9 +252,9 @@ def test_what_finds_no_room_is_dropped(
 
 
 def test_a_full_way_down_waits_in_the_transport(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport
 ) -> None:
-    device = shaped(limits=Limits(inbox_packets=2))
+    device = shaped(limits=QueueLimits(inbox_packets=2))
     for number in range(9):
         peer.publish("down/x", bytes([number]))
     found = [device.receive(10.0) for _ in range(9)]
@@ -263,7 +264,7 @@ def test_a_full_way_down_waits_in_the_transport(
 
 
 def test_after_closing_nothing_waits(
-    shaped: Callable[..., ShapedTransport], peer: MemoryTransport, fake: FakeTime
+    shaped: Callable[..., SimulatedLink], peer: MemoryTransport, fake: FakeTime
 ) -> None:
     device = shaped()
     device.publish("up/x", bytes(UPDATE_BYTES))
@@ -290,7 +291,7 @@ def test_after_closing_nothing_waits(
     ],
 )
 def test_impossible_links_are_refused(
-    shaped: Callable[..., ShapedTransport], options: dict[str, float], sentence: str
+    shaped: Callable[..., SimulatedLink], options: dict[str, float], sentence: str
 ) -> None:
     with pytest.raises(TransportError) as caught:
         shaped(**options)
@@ -298,7 +299,7 @@ def test_impossible_links_are_refused(
 
 
 def test_a_topic_that_nobody_can_publish_on_is_refused_at_once(
-    shaped: Callable[..., ShapedTransport],
+    shaped: Callable[..., SimulatedLink],
 ) -> None:
     with pytest.raises(ValueError, match="nothing can be published on topic 'a/#'"):
         shaped().publish("a/#", b"")
@@ -309,7 +310,7 @@ def test_one_thread_publishes_while_another_waits(
 ) -> None:
     """In real time: the waiting one moves what the other publishes."""
     inner = MemoryTransport(broker, client_id="device", subscriptions=["down/#"])
-    device = ShapedTransport(inner, bandwidth_kbps=10_000)
+    device = SimulatedLink(inner, bandwidth_kbps=10_000)
     assert device.receive(1.0) == Connected(None)
     heard: list[Event | None] = []
     waiting = threading.Thread(target=lambda: heard.append(device.receive(30.0)))
@@ -330,7 +331,7 @@ def test_around_a_real_broker(mosquitto: Mosquitto, fake: FakeTime) -> None:
         fake.sleep(seconds)
 
     inner = MqttTransport(mosquitto.address, client_id="device", subscriptions=["echo/#"])
-    device = ShapedTransport(inner, bandwidth_kbps=2000, clock=fake, sleep=sleep)
+    device = SimulatedLink(inner, bandwidth_kbps=2000, clock=fake, sleep=sleep)
     try:
         assert isinstance(device.receive(30.0), Connected)
         began = fake.now

@@ -18,22 +18,11 @@ import pytest
 from broker.brokers.embedded import EmbeddedBroker
 from broker.brokers.mosquitto_process import Mosquitto
 from broker.errors import TransportError
+from broker.transport.address import Address, Credentials, login, parse_address
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import (
-    Address,
-    Connected,
-    Credentials,
-    Disconnected,
-    Limits,
-    Packet,
-    Transport,
-    Will,
-    login,
-    matches,
-    packet_bytes,
-    parse_address,
-)
+from broker.transport.mqtt_rules import matches, packet_bytes
+from broker.transport.transport import Connected, Disconnected, Packet, QueueLimits, Transport, Will
 
 T = TypeVar("T")
 PATIENCE_S = 20.0  # far more than any of this takes
@@ -57,7 +46,11 @@ class Rig(Protocol):
     differences: Differences
 
     def connect(
-        self, client_id: str, *names: str, will: Will | None = None, limits: Limits | None = None
+        self,
+        client_id: str,
+        *names: str,
+        will: Will | None = None,
+        limits: QueueLimits | None = None,
     ) -> Transport: ...
 
     def cut(self, client_id: str) -> None:
@@ -79,7 +72,11 @@ class MemoryRig:
         self.clients: dict[str, MemoryTransport] = {}
 
     def connect(
-        self, client_id: str, *names: str, will: Will | None = None, limits: Limits | None = None
+        self,
+        client_id: str,
+        *names: str,
+        will: Will | None = None,
+        limits: QueueLimits | None = None,
     ) -> Transport:
         client = MemoryTransport(
             self.broker, client_id=client_id, subscriptions=names, will=will, limits=limits
@@ -158,7 +155,11 @@ class MqttRig:
         self.clients: list[MqttTransport] = []
 
     def connect(
-        self, client_id: str, *names: str, will: Will | None = None, limits: Limits | None = None
+        self,
+        client_id: str,
+        *names: str,
+        will: Will | None = None,
+        limits: QueueLimits | None = None,
     ) -> Transport:
         relay = self.relays.setdefault(client_id, Relay(self.broker.port))
         client = MqttTransport(
@@ -373,7 +374,7 @@ def test_births_come_back_after_the_broker_forgot_them(rig: Rig):
 
 def test_what_is_published_without_a_link_goes_out_in_order_when_it_is_back(rig: Rig):
     reader = up(rig, "reader", "a")
-    writer = up(rig, "writer", limits=Limits(outbox_packets=10, outbox_bytes=25))
+    writer = up(rig, "writer", limits=QueueLimits(outbox_packets=10, outbox_bytes=25))
     rig.cut("writer")
     until(writer, Disconnected)
     for number in range(12):
@@ -390,8 +391,8 @@ def test_what_is_published_without_a_link_goes_out_in_order_when_it_is_back(rig:
 
 
 def test_a_full_inbox_drops_and_counts(rig: Rig):
-    few = up(rig, "few", "a", limits=Limits(inbox_packets=3))
-    small = up(rig, "small", "a", limits=Limits(inbox_bytes=25))
+    few = up(rig, "few", "a", limits=QueueLimits(inbox_packets=3))
+    small = up(rig, "small", "a", limits=QueueLimits(inbox_bytes=25))
     writer, witness = up(rig, "writer"), up(rig, "witness", "a")
     for number in range(5):
         writer.publish("a", b"%d" % number * 10)

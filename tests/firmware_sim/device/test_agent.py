@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from broker.aggregator.contract import Contract
-from broker.aggregator.counters import from_text
 from broker.aggregator.service import Aggregator, announcement
 from broker.aggregator.slice_file import read_slice
 from broker.aggregator.store import Identity, Store
@@ -388,11 +387,13 @@ def test_each_round_starts_from_the_fleets_theta(world: World) -> None:
         start = {name: start[name] + learnt[name] for name in start}
 
 
-def test_the_device_says_how_it_trains(world: World) -> None:
+def test_the_device_says_how_it_trains(
+    world: World, read_metrics: Callable[[bytes], dict[str, float]]
+) -> None:
     world.serve(rounds=2)
     device = world.device()
     scores = device.run()
-    values = [from_text(payload.decode()) for payload in world.said(TOPICS.metrics("pi-1"))]
+    values = [read_metrics(payload) for payload in world.said(TOPICS.metrics("pi-1"))]
     assert [value["device_round"] for value in values] == [0, 1, 2]
     assert all(value["device_train_loss"] > 0 for value in values[:2])
     assert values[-1]["device_loss"] == pytest.approx(scores["loss"])

@@ -28,7 +28,7 @@ from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import Topics
 from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
-from broker.transport.simulated_link import ShapedTransport
+from broker.transport.simulated_link import SimulatedLink
 from firmware_sim.device.agent import Agent
 from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.rounds import Plan, Rounds
@@ -55,7 +55,7 @@ class Device:
     def __init__(self, broker: MemoryBroker, name: str, shared: Slice, folder: Path) -> None:
         self.learner = SimulatedLearner(shared, seed=int(name))
         inner = MemoryTransport(broker, client_id=name, subscriptions=TOPICS.of_device(name))
-        self.link = ShapedTransport(
+        self.link = SimulatedLink(
             inner,
             bandwidth_kbps=1000,
             latency_seconds=0.02,

@@ -84,9 +84,7 @@ def test_training_passes_each_batch_with_its_labels():
     recorder = Recorder()
     x, y = np.arange(10, dtype=np.uint8)[:, None], np.arange(10, dtype=np.int32) + 100
     steps = train(recorder, x, y, Batches(10, 4, seed=3), steps=7, signature="accumulate")  # type: ignore[arg-type]
-    taken = list(steps)
-    assert [step.loss for step in taken] == [1, 2, 3, 4, 5, 6, 7]
-    assert all(step.seconds >= 0 for step in taken)
+    assert list(steps) == [1, 2, 3, 4, 5, 6, 7]
     expected = Batches(10, 4, seed=3)
     for signature, examples, labels in recorder.seen:
         assert (signature, examples) == ("accumulate", expected.next().tolist())
@@ -97,7 +95,7 @@ def test_training_learns_digits(model: Model, digits: Data):
     x, y = digits
     before = evaluate(model, x[1500:], y[1500:])
     batches = Batches(1500, 32, seed=0)
-    losses = [step.loss for step in train(model, x[:1500], y[:1500], batches, steps=200)]
+    losses = list(train(model, x[:1500], y[:1500], batches, steps=200))
     after = evaluate(model, x[1500:], y[1500:])
     assert np.mean(losses[:10]) == pytest.approx(np.log(10), rel=0.2)  # it knows nothing yet
     assert np.mean(losses[-10:]) < 0.4 * np.mean(losses[:10])

@@ -19,8 +19,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from broker.aggregator import __main__ as aggregator
 from broker.brokers.mosquitto_process import free_port, mosquitto_path
 from broker.protocol.topics import Topics
+from broker.transport.address import Credentials, parse_address
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import Connected, Credentials, parse_address
+from broker.transport.transport import Connected
 from firmware_sim.device import __main__ as device
 from toolkit.errors import ToolkitError
 from toolkit.provisioning.certificates import (

@@ -19,8 +19,8 @@ from typing import TextIO
 
 from broker.durable import claim
 from broker.log import Log
-from broker.protocol.slice import Tensors, digest, union
-from broker.transport.transport import Address
+from broker.protocol.slice import Tensors, json_digest, union
+from broker.transport.address import Address
 from firmware_sim.device.isolated import train_alone
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell
@@ -132,7 +132,7 @@ def _learn_together(
     for device in devices:
         start = device.start | start
     fleet = Fleet(
-        name=f"cell-{digest(cell.name)[:16]}",  # cells may share a broker
+        name=f"cell-{json_digest(cell.name)[:16]}",  # cells may share a broker
         members=[Member(d.name, d.rounds, d.shared, d.log) for d in devices],
         known=union(device.shared for device in devices),
         start=start,

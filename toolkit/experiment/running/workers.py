@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from broker.transport.transport import Address
+from broker.transport.address import Address
 from profiles.errors import StemshareError
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell

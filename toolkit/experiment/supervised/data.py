@@ -12,7 +12,7 @@ from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.cifar10 import read_cifar10
 from firmware_sim.tasks.digits import read_digits
 from firmware_sim.tasks.labelled import Examples
-from firmware_sim.tasks.state import digest
+from firmware_sim.tasks.state import arrays_digest
 from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.cell import TASKS
 
@@ -37,7 +37,7 @@ def read_task(task: str, data: Path | None) -> Examples:
 
 def digest_of(examples: Examples) -> str:
     """Tells data sets apart."""
-    return digest(examples.x_train, examples.y_train, examples.x_test, examples.y_test).hex()
+    return arrays_digest(examples.x_train, examples.y_train, examples.x_test, examples.y_test).hex()
 
 
 def _checked(file: Path, found: Examples) -> Examples:
