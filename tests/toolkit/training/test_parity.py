@@ -29,7 +29,7 @@ from toolkit.training.optimizers import Adam, RMSProp
 
 BATCH, STEPS = 4, 20
 SMALL, GRAPH = 256_000, 40_000  # bytes: branches with few weights, and what theirs may take beside
-PERTURBED, LAST_BIT = 4, 2.0**-23
+PERTURBED, ROUNDING = 6, 2.0**-21  # sums in another order differ by some last bits
 DRIFTS = 5  # times TensorFlow's own drift: the largest of a few draws is not the largest of all
 PLAYER = Path(__file__).with_name("play_signatures.py")
 ROOT = Path(__file__).parents[3]
@@ -83,7 +83,7 @@ class Trajectory:
         return {"losses": losses} | {name: v.numpy() for name, v in self._variables.items()}
 
     def drift(self, start: dict[str, np.ndarray]) -> dict[str, float]:
-        """How far TensorFlow ends from itself when the last bit of its initial weights differs.
+        """How far TensorFlow ends from itself when its initial weights are rounded otherwise.
 
         Rounding decides whether a relu unit that is almost zero lets a gradient through, and the
         optimiser makes the difference grow: two exact implementations part by as much.
@@ -92,7 +92,7 @@ class Trajectory:
         for seed in range(PERTURBED):
             rng = np.random.default_rng(seed)
             moved = {
-                name: (v * (1 + LAST_BIT * rng.choice([-1, 1], v.shape))).astype(v.dtype)
+                name: (v * (1 + ROUNDING * rng.choice([-1, 1], v.shape))).astype(v.dtype)
                 for name, v in start.items()
             }
             for name, value in self.run(moved).items():
