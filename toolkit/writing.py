@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from broker.durable import sync_path
 from firmware_sim.bundle.reader import MANIFEST
 from toolkit.errors import ExportError
 
@@ -45,10 +46,10 @@ def replacing(target: Path) -> Iterator[Path]:
         draft.chmod(0o755)
         yield draft
         for file in draft.iterdir():
-            _sync(file)
-        _sync(draft)
+            sync_path(file)
+        sync_path(draft)
         _swap(draft, place)
-        _sync(place.parent)
+        sync_path(place.parent)
     except OSError as error:
         raise ExportError(
             f"cannot write the bundle to {target} ({error.strerror or error})."
@@ -95,12 +96,3 @@ def _rename_twice(draft: Path, target: Path) -> None:
         old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """Makes sure that a file or folder has reached the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

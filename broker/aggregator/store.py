@@ -12,7 +12,6 @@ was cut off was never acknowledged and is dropped.
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from broker.durable import claim, read_sealed, sync_folder, write_sealed
+from broker.durable import claim, read_sealed, sync_file, sync_path, write_sealed
 from broker.errors import StoreError, WireError
 from broker.merging.coordinator import Entry, State
 from broker.protocol.wire import Array, below
@@ -106,7 +105,7 @@ class Store:
                 good += _RECORD.size + len(record)
                 yield record
             file.truncate(good)
-            _sync(file)
+            sync_file(file)
         self.journal_bytes, self.cut_bytes = good, size - good
 
     def append(self, update: bytes) -> None:
@@ -114,7 +113,7 @@ class Store:
         with self._writing():
             if self._journal is None:
                 self._journal = self._journal_path().open("ab")
-                sync_folder(self._folder)
+                sync_path(self._folder)
             self._journal.write(_RECORD.pack(len(update), zlib.crc32(update)))
             self._journal.write(update)
         self._uncommitted = True
@@ -123,7 +122,7 @@ class Store:
     def commit(self) -> None:
         if self._journal is not None and self._uncommitted:
             with self._writing():
-                _sync(self._journal)
+                sync_file(self._journal)
             self._uncommitted = False
 
     def snapshot(self, state: State) -> None:
@@ -156,7 +155,7 @@ class Store:
         try:
             if journal is not None:
                 with self._writing(), journal:  # which ends it, also if the disk is full
-                    _sync(journal)
+                    sync_file(journal)
         finally:
             self._lock.close()
 
@@ -177,11 +176,6 @@ class Store:
                     f"{self._folder} belongs to something else: its {name} is {found[name]!r}, "
                     f"not {mine!r}; give another --state."
                 )
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _read_record(file: BinaryIO, left: int) -> bytes | None:

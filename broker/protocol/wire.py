@@ -4,10 +4,12 @@
     header    JSON: {"__metadata__": {"stemshare": META}, NAME: {dtype, shape, data_offsets}, …}
     data      the tensors, without gaps
 
-META is canonical JSON with the message's `kind` and its fields; being one string, it makes the
-bytes of a message depend on its contents alone. Writing is the safetensors library's; it cannot
-read metadata from memory nor check sizes before it copies, so reading is done here, strictly:
-nothing is believed before it is checked, and tensors are views into the received bytes.
+META is canonical JSON with the message's `kind` and its fields. It is one string, and tensors are
+written in one fixed order, so the bytes of a message depend on its contents alone. They are the
+bytes that the safetensors library writes. Both directions are done here all the same: the library
+copies every tensor into one block before it writes; when it reads, it neither returns metadata
+from memory nor checks sizes before it copies. Reading is strict: every size is checked before it
+is used, and tensors are views into the received bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import safetensors.numpy
 
 from broker.errors import Oversized, WireError
 
@@ -32,15 +33,17 @@ HEADER_LIMIT = 2**20  # bytes; a slice of a thousand tensors needs about 100 kB
 META = "stemshare"
 _DEPTH = 32  # levels of JSON: far from where recursion ends, here or in what writes it to a log
 _LENGTH = struct.Struct("<Q")
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "F16": np.dtype("<f2"),
-    "F32": np.dtype("<f4"),
-    "F64": np.dtype("<f8"),
-    "I8": np.dtype("i1"),
-    "I32": np.dtype("<i4"),
+_DTYPES: dict[str, np.dtype[Any]] = {  # in the order in which the library writes tensors
     "I64": np.dtype("<i8"),
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "I32": np.dtype("<i4"),
+    "F16": np.dtype("<f2"),
+    "I8": np.dtype("i1"),
     "U8": np.dtype("u1"),
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_PLACES = {dtype: place for place, dtype in enumerate(_DTYPES.values())}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +58,44 @@ class Envelope:
 def encode(
     kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Array] | None = None
 ) -> bytes:
+    """Returns the message as one block of bytes."""
+    return b"".join(serialised(kind, fields, tensors or {}))
+
+
+def serialised(
+    kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Array]
+) -> list[bytes | memoryview]:
+    """Returns the message as its header and the memory of each tensor, in the order of writing.
+
+    A dense little-endian array is not copied: its memory is returned as it is.
+    """
     meta = json.dumps(
         {"kind": kind, **fields}, sort_keys=True, separators=(",", ":"), allow_nan=False
     )
-    # The library writes the memory behind an array, whatever its strides say.
-    dense = {name: np.asarray(array, order="C") for name, array in (tensors or {}).items()}
-    data: bytes = safetensors.numpy.save(dense, metadata={META: meta})
-    return data
+    stored = {name: dense(array) for name, array in tensors.items()}
+    if wrong := [name for name, array in stored.items() if array.dtype not in _NAMES]:
+        raise ValueError(f"tensor {wrong[0]!r} cannot be sent as {stored[wrong[0]].dtype}.")
+    # Numbers of many bytes first, so that all are aligned; then by name.
+    ordered = sorted(stored.items(), key=lambda item: (_PLACES[item[1].dtype], item[0]))
+    header: dict[str, Any] = {"__metadata__": {META: meta}}
+    end = 0
+    for name, array in ordered:
+        begin, end = end, end + array.nbytes
+        described = {"dtype": _NAMES[array.dtype], "shape": array.shape}
+        header[name] = {**described, "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _LENGTH.size)  # the tensors begin at a multiple of 8
+    return [_LENGTH.pack(len(text)) + text, *(memory(array) for _, array in ordered)]
+
+
+def dense(array: Array) -> Array:
+    """Returns the array without gaps and in little endian: itself, if it is so already."""
+    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+
+
+def memory(array: Array) -> memoryview:
+    """Returns the bytes of a dense array, without copying them."""
+    return array.reshape(-1).view(np.uint8).data
 
 
 def decode(payload: bytes, *, limit: int) -> Envelope:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from broker.durable import sync_folder
+from broker.durable import sync_path
 from broker.errors import NameRefused, TransportError
 from broker.protocol.topics import check_name
 from broker.transport.address import parse_address
@@ -171,10 +171,9 @@ def unpack(file: BinaryIO, index: Index, text: bytes, pack: Path, draft: Path) -
     with _private(draft / INDEX) as copy:
         copy.write(text)
     for name in (*index.files, INDEX):
-        with (draft / name).open("rb") as written:
-            os.fsync(written.fileno())
+        sync_path(draft / name)
     for folder in (draft / BUNDLE, draft / CREDENTIALS, draft):
-        sync_folder(folder)
+        sync_path(folder)
 
 
 def _check_size(file: BinaryIO, index: Index, index_bytes: int, pack: Path) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.durable import claim, sync_folder, write_file
+from broker.durable import claim, sync_path, write_file
 from firmware_sim.bundle.reader import file_digest
 from firmware_sim.errors import PackError
 from firmware_sim.packs.format import (
@@ -146,7 +146,7 @@ class Packs:
         if place.exists():  # the same one, damaged
             place.rename(self._folder / f"{_DRAFT}{version}")
         draft.rename(place)
-        sync_folder(self._folder)
+        sync_path(self._folder)
         for older in self._versions():
             if older < version:
                 shutil.rmtree(self._folder / str(older), ignore_errors=True)

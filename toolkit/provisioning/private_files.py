@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from broker.durable import sync_file
 from toolkit.errors import ProvisionError
 
 
@@ -33,8 +34,7 @@ def write(path: Path, content: str | bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             os.fchown(descriptor, path.parent.stat().st_uid, -1)  # root may write for mosquitto
             file.write(data)
-            file.flush()
-            os.fsync(descriptor)
+            sync_file(file)
         Path(draft).replace(path)
     except BaseException:
         Path(draft).unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from broker.errors import Oversized, WireError
-from broker.protocol.wire import HEADER_LIMIT, below, decode, encode
+from broker.protocol.wire import HEADER_LIMIT, below, decode, encode, serialised
 
 LIMIT = 2 * HEADER_LIMIT
 KIND = {"stemshare": '{"kind":"k"}'}
@@ -151,8 +151,31 @@ def test_any_tensors_come_back_and_the_library_reads_the_same(
 
 @pytest.mark.parametrize("dtype", ["?", "i2", "u2", "u4", "u8", "c8"])
 def test_a_dtype_that_nobody_sends_is_refused(dtype: str) -> None:
-    payload = encode("k", {}, {"x": np.zeros(2, dtype)})
+    payload = safetensors.numpy.save({"x": np.zeros(2, dtype)}, metadata=KIND)
     assert refusal(payload) == "tensor 'x' is not described as a tensor."
+    with pytest.raises(ValueError, match=r"^tensor 'x' cannot be sent as "):
+        encode("k", {}, {"x": np.zeros(2, dtype)})
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=6),
+        st.sampled_from(list(DTYPES.values())).flatmap(
+            lambda dtype: st_numpy.arrays(dtype, st_numpy.array_shapes(min_dims=0, min_side=0))
+        ),
+        max_size=8,
+    )
+)
+def test_the_bytes_are_those_of_the_library(tensors: dict[str, npt.NDArray[Any]]) -> None:
+    """Order of the tensors, escapes in names, padding: messages stay what they were."""
+    assert encode("k", {}, tensors) == safetensors.numpy.save(tensors, metadata=KIND)
+
+
+def test_the_memory_of_dense_arrays_is_not_copied() -> None:
+    array = np.arange(6, dtype=np.float32)
+    _, data = serialised("k", {}, {"x": array})
+    array[0] = 7
+    assert np.frombuffer(data, np.float32)[0] == 7
 
 
 # --- whatever is accepted, the library accepts with the same tensors ---------------------

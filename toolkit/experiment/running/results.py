@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from broker.durable import sync_folder
+from broker.durable import sync_file, sync_path
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell
 from toolkit.experiment.players import cell as rl_cell
@@ -170,7 +170,7 @@ class ResultWriter:
         self._file.truncate(self._file.read().rfind(b"\n") + 1)
         self._file.seek(0, os.SEEK_END)
         if known is None:
-            sync_folder(path.parent)
+            sync_path(path.parent)
             killed = {"when_killed": _AFTER_A_KILL[cell.goes_on]}
             self._write("header", format=FORMAT, cell=cell.to_json(), **killed, **about)
         else:
@@ -200,5 +200,4 @@ class ResultWriter:
 
     def _write(self, kind: str, **fields: Any) -> None:
         self._file.write(json.dumps({"kind": kind, **fields}).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        sync_file(self._file)
