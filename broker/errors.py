@@ -4,7 +4,8 @@ StemshareError
 ├── NameRefused         a fleet or a device cannot be called that
 ├── SliceError          a file is not a slice, or slices contradict each other
 ├── WireError           bytes that are no message
-│   └── Oversized       more bytes than anybody here sends
+│   ├── Oversized       more bytes than anybody here sends
+│   └── Unsigned        not signed by the fleet's aggregator
 ├── Refused             a birth or an update that changes nothing (protocol/messages.py)
 ├── NotQuantisable      numbers that no code stands for
 ├── TransportError      an address, a password or a certificate that cannot be used
@@ -35,6 +36,10 @@ class WireError(StemshareError):
 
 class Oversized(WireError):
     """More bytes than anybody here sends."""
+
+
+class Unsigned(WireError):
+    """A message is not signed by the fleet's aggregator, or for another topic."""
 
 
 class NotQuantisable(StemshareError):

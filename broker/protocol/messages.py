@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from broker.errors import WireError
+from broker.protocol.signatures import FIELD, Signer, check_signature, signature
 from broker.protocol.slice import SharedTensor, Slice, Tensors
 from broker.protocol.wire import Array, Envelope, decode, encode
 from profiles.errors import StemshareError
@@ -112,14 +113,19 @@ class DeviceState:
     """A device's birth, or (its will) that it is gone."""
 
     KIND: ClassVar[str] = "device"
+    LATER: ClassVar[frozenset[str]] = frozenset({"instance", "asks"})
     device: str
     online: bool
     fingerprint: str = ""
     tensors_shared: Mapping[str, Any] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)  # profile, branch, runtime: for people
+    instance: str = ""  # drawn when the program starts: tells two devices with one name apart
+    asks: bool = False  # for θ_shared: the broker has not delivered the retained one
 
     @classmethod
-    def birth(cls, device: str, shared: Slice, about: Mapping[str, Any]) -> DeviceState:
+    def birth(
+        cls, device: str, shared: Slice, about: Mapping[str, Any], *, instance: str = ""
+    ) -> DeviceState:
         described = {
             t.name: {"shape": list(t.shape), "dtype": t.dtype, "fingerprint": t.fingerprint}
             for t in shared.tensors
@@ -130,6 +136,7 @@ class DeviceState:
             fingerprint=shared.fingerprint,
             tensors_shared=described,
             about=about,
+            instance=instance,
         )
 
     def slice(self) -> Slice:
@@ -142,30 +149,45 @@ class AggregatorState:
     """Who coordinates the fleet: "online", "offline" (also its will) or "finished"."""
 
     KIND: ClassVar[str] = "aggregator"
+    LATER: ClassVar[frozenset[str]] = frozenset({"epoch", "instance", "round"})
     status: str
     run: str
     mode: str = ""
     exchange: str = ""
     merge: str = ""
     fingerprint: str = ""
+    epoch: int = 0  # grows with every start: a newer aggregator fences the older one
+    instance: str = ""  # drawn when the program starts
+    round: int = 0  # of the newest θ_shared
 
 
 Message = Update | Shared | Verdict | DeviceState | AggregatorState
 M = TypeVar("M", Update, Shared, Verdict, DeviceState, AggregatorState)
 
 
-def to_bytes(message: Message) -> bytes:
+def to_bytes(message: Message, *, topic: str = "", signer: Signer | None = None) -> bytes:
+    """Returns the message as it travels, signed for `topic` if there is a signer."""
     values = {f.name: getattr(message, f.name) for f in fields(message)}
     tensors: Mapping[str, Array] = values.pop("tensors", {})
     if isinstance(message, Update):
         values["fingerprint"] = _shortened(message.fingerprint)
         values = {message.WIRE_NAMES.get(name, name): value for name, value in values.items()}
+    if signer is not None:
+        values[FIELD] = signature(signer, topic, message.KIND, values, tensors)
     return encode(message.KIND, values, tensors)
 
 
-def from_bytes(kind: type[M], payload: bytes, *, limit: int = SMALL) -> M:
-    """The message, or `WireError`; fields that this version does not know are ignored."""
+def from_bytes(
+    kind: type[M], payload: bytes, *, limit: int = SMALL, topic: str = "", key: bytes | None = None
+) -> M:
+    """Returns the message; fields that this version does not know are ignored.
+
+    Raises `WireError` if it is none, and `Unsigned` if there is a key, and its holder has not
+    signed this message for `topic`.
+    """
     envelope = decode(payload, limit=limit)
+    if key is not None:
+        check_signature(envelope, topic, key)
     if envelope.kind != kind.KIND:
         raise WireError(f"this is a message of kind {envelope.kind[:40]!r}, not {kind.KIND!r}.")
     values = _values(kind, envelope)
@@ -183,6 +205,8 @@ def _values(kind: type[M], envelope: Envelope) -> dict[str, Any]:
     sent_as = Update.WIRE_NAMES if kind is Update else {}
     for name, wanted in _JSON_TYPES[kind].items():
         if (sent := sent_as.get(name, name)) not in envelope.fields:
+            if name in getattr(kind, "LATER", ()):  # senders of an earlier version do not say it
+                continue
             raise WireError(f"a message of kind {kind.KIND!r} must say its {name}.")
         value = envelope.fields[sent]
         if type(value) is not wanted:  # to Python, though not to JSON, true is an integer

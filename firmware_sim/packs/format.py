@@ -21,11 +21,11 @@ from typing import Any, BinaryIO
 
 from broker.durable import sync_path
 from broker.errors import NameRefused, TransportError
+from broker.protocol.ed25519 import KEY_BYTES, SIGNATURE_BYTES, is_signed
 from broker.protocol.topics import check_name
 from broker.transport.address import parse_address
 from firmware_sim.bundle.reader import FILES, MANIFEST, MODEL
 from firmware_sim.errors import PackError
-from firmware_sim.packs.ed25519 import KEY_BYTES, SIGNATURE_BYTES, is_signed
 
 FORMAT = 1  # of the pack; readers refuse any other
 KEY, SIGNATURE, INDEX = "key", "signature", "index.json"

@@ -6,7 +6,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from firmware_sim.packs.ed25519 import is_signed
+from broker.protocol.ed25519 import is_signed
 
 ORDER = 2**252 + 27742317777372353535851937790883648493
 RFC_8032 = (  # section 7.1: public key, message, signature
