@@ -8,11 +8,16 @@ import time
 from datetime import UTC, datetime
 from typing import TextIO
 
+from profiles.text import printable, printable_inside
+
 PROGRESS_SECONDS = 0.1  # between two lines that are written over
 
 
 class Log:
-    """Writes events with their fields; never payloads, passwords or whole exceptions."""
+    """Writes events with their fields; never payloads, passwords or whole exceptions.
+
+    Whatever a field's text is, a line stays one line and commands no terminal.
+    """
 
     def __init__(self, stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -23,7 +28,9 @@ class Log:
     def event(self, name: str, **fields: object) -> None:
         if self._as_json:
             at = datetime.now(UTC).isoformat(timespec="milliseconds")
-            text = json.dumps({"time": at, "event": name, **fields}, default=str)
+            text = json.dumps(
+                {"time": at, "event": name, **printable_inside(fields)}, default=_text
+            )
         else:
             said = "  ".join(f"{key}={_short(value)}" for key, value in fields.items())
             text = f"{time.strftime('%H:%M:%S')}  {name:<14}{said}"
@@ -45,4 +52,8 @@ class Log:
 
 
 def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else _text(value)
+
+
+def _text(value: object) -> str:
+    return printable(str(value))

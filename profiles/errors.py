@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from profiles.text import printable
+
 FAILED = 1  # exit code of what one sentence explains
 INTERRUPTED = 130  # exit code after Ctrl-C or SIGTERM, by the shells' convention
 
@@ -26,8 +28,8 @@ class StemshareError(Exception):
 
     @property
     def report(self) -> str:
-        """What a program prints before it ends."""
-        return f"{self.heading}{self}"
+        """What a program prints before it ends; a part of the sentence may be remote text."""
+        return f"{self.heading}{printable(str(self))}"
 
 
 class ProfileError(StemshareError):

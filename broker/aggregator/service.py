@@ -390,4 +390,4 @@ class Aggregator:
 def _shown(about: Mapping[str, Any]) -> dict[str, str]:
     """Of what a birth says of its device, what can be a field and a text of a log."""
     found = ((key, about.get(key)) for key in SHOWN)
-    return {k: v[:LONGEST_SHOWN] for k, v in found if isinstance(v, str) and v.isprintable()}
+    return {k: v[:LONGEST_SHOWN] for k, v in found if isinstance(v, str)}

@@ -4,7 +4,10 @@ import io
 import json
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from time import sleep
+
+import pytest
 
 from broker.log import PROGRESS_SECONDS, Log
 from broker.protocol.messages import Reason
@@ -19,7 +22,7 @@ def test_an_event_is_one_line_of_json() -> None:
     stream = io.StringIO()
     log = Log(stream)
     before = datetime.now(UTC)
-    log.event("refused", device="pi-1", reason=Reason.LATE, round=3, loss=0.1, text='a "θ"\nb')
+    log.event("refused", device="pi-1", reason=Reason.LATE, round=3, loss=0.1, text='a "θ"')
     log.event("start")
     first, second = (json.loads(line) for line in stream.getvalue().splitlines())
     at = datetime.fromisoformat(first.pop("time"))
@@ -30,7 +33,7 @@ def test_an_event_is_one_line_of_json() -> None:
         "reason": "late",
         "round": 3,
         "loss": 0.1,
-        "text": 'a "θ"\nb',
+        "text": 'a "θ"',
     }
     assert second["event"] == "start"
 
@@ -41,6 +44,21 @@ def test_what_json_does_not_know_becomes_text() -> None:
     said = json.loads(stream.getvalue())
     assert said["tensors"] == ["a", "b"]
     assert "Terminal" in said["where"]
+
+
+def test_remote_text_is_escaped_wherever_it_stands() -> None:
+    remote = "\x1b[2Jno\nyes\u202e"
+    fields = {"text": remote, "names": [remote], "where": Path(remote), "about": {remote: remote}}
+    shown = r"\x1b[2Jno\nyes\u202e"
+    stream = io.StringIO()
+    Log(stream, as_json=True).event("ignored", **fields)
+    said = json.loads(stream.getvalue())
+    assert (said["text"], said["names"], said["where"]) == (shown, [shown], shown)
+    assert said["about"] == {shown: shown}
+    terminal = Terminal()
+    Log(terminal).event("ignored", **fields)
+    assert terminal.getvalue().removesuffix("\n").isprintable()
+    assert f"  text={shown}  " in terminal.getvalue()
 
 
 def test_a_terminal_gets_short_lines() -> None:
@@ -77,7 +95,7 @@ def test_progress_is_for_terminals_alone() -> None:
     assert json.loads(terminal.getvalue())["event"] == "trained"
 
 
-def test_events_go_to_standard_error(capsys) -> None:
+def test_events_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     Log().event("start")
     said = capsys.readouterr()
     assert (said.out, json.loads(said.err)["event"]) == ("", "start")

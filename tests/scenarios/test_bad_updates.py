@@ -349,12 +349,13 @@ def test_without_a_fault_the_same_update_is_merged(fleet: Fleet) -> None:
 
 
 def test_a_birth_may_say_anything_about_its_device(fleet: Fleet) -> None:
-    """It is logged as far as it is text that a terminal can show."""
+    """It is logged as far as it is text, without its control characters."""
     about = {"device": "good", "name": "x", "self": 1, "profile": "\x1b[2J", "branch": "b" * 999}
     birth = DeviceState.birth("mallory", fleet.slice, about)
     assert fleet.ask("mallory", "state", to_bytes(birth)).accepted
     joined = fleet.aggregator.wait_for("joined", device="mallory")
-    assert joined.keys() == {"time", "event", "device", "branch"}
+    assert joined.keys() == {"time", "event", "device", "profile", "branch"}
+    assert joined["profile"] == r"\x1b[2J"
     assert joined["branch"] == "b" * 80
 
 

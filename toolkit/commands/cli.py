@@ -22,6 +22,7 @@ from rich.table import Table
 from firmware_sim.bundle.reader import open_bundle
 from profiles import Profile, load_profile, profile_names
 from profiles.errors import FAILED, INTERRUPTED, StemshareError
+from profiles.text import printable
 from toolkit.commands.bench import bench
 from toolkit.commands.experiment import FIGURES_EXAMPLES, experiment, figures
 from toolkit.errors import ToolkitError
@@ -529,7 +530,7 @@ def main() -> None:
     try:
         app()
     except StemshareError as error:
-        sentence = escape(shorten(str(error), LONGEST_SENTENCE, placeholder=" …"))
+        sentence = escape(printable(shorten(str(error), LONGEST_SENTENCE, placeholder=" …")))
         colour = "red" if error.exit_code == FAILED else "yellow"
         Console(stderr=True).print(
             f"[{colour}]{error.heading}[/]{sentence}", highlight=False, soft_wrap=True
