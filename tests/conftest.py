@@ -1,37 +1,48 @@
-"""Fixtures for every room: an exported bundle, made once, and the command `toolkit`."""
+"""Fixtures for every room, and what a run of the tests owes to the machine that it runs on."""
+
+from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from broker.metrics import PREFIX
 from firmware_sim.bundle.reader import Bundle, open_bundle
+from tests.harness.bundles import digits_bundle
+from tests.harness.left_behind import MARK, end_left_behind
+from tests.harness.metrics import read_metrics
 
-# TensorFlow is the reference of many tests. Only with oneDNN, which it switches on by itself on
-# some processors alone, can it differentiate dilated convolutions on a CPU.
+__all__ = ["digits_bundle"]
+
+# TensorFlow is what many tests compare with. Without oneDNN, which it uses by itself only where the
+# processor has AVX-512 or better, it has no gradient of a dilated convolution, and is less exact.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
-@pytest.fixture(scope="session")
-def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """digits-lightweight for profile weak, seed 0. To be read only."""
-    import keras
+def pytest_configure() -> None:
+    """Marks all processes that are started from here, and gives them the default handler of SIGINT.
 
-    from profiles import load_profile
-    from toolkit import zoo
-    from toolkit.export.bundle import export
-    from toolkit.export.calibration import calibration_for
+    Under `nohup make test &` this process is started with SIGINT ignored, and its children would
+    inherit that: no Ctrl-C would ever end them. A handler of Python's own is not inherited. This
+    process itself goes on as if the signal were ignored.
+    """
+    os.environ[MARK] = str(os.getpid())
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, frame: None)
 
-    keras.utils.set_random_seed(0)
-    branch = zoo.build("digits", "lightweight")
-    examples = calibration_for(branch, "digits", None)
-    target = tmp_path_factory.mktemp("bundles") / "weak"
-    return export(branch, load_profile("weak"), target, calibration=examples)
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kills processes that the tests of a module have started and not ended, and fails then."""
+    yield
+    if left := end_left_behind(os.getpid()):
+        names = "\n".join(map(str, left))
+        pytest.fail(f"{request.node.name} has left processes behind, now killed:\n{names}")
 
 
 @pytest.fixture
@@ -77,17 +88,9 @@ def toolkit(
     return run
 
 
-@pytest.fixture
-def read_metrics() -> Callable[[bytes], dict[str, float]]:
-    """Reads metrics as Prometheus does: values by name, without the prefix of the project."""
-
-    def read(payload: bytes) -> dict[str, float]:
-        pairs = (
-            line.removeprefix(PREFIX).rpartition(" ") for line in payload.decode().splitlines()
-        )
-        return {name: float(value) for name, _, value in pairs}
-
-    return read
+@pytest.fixture(name="read_metrics")
+def read_metrics_fixture() -> Callable[[bytes], dict[str, float]]:
+    return read_metrics
 
 
 @pytest.fixture

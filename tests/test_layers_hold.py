@@ -47,7 +47,7 @@ def loaded_by(*names: str) -> set[str]:
 
 
 @pytest.mark.parametrize("package", ALLOWED)
-def test_a_package_imports_only_what_is_below_it(package: str):
+def test_a_package_imports_only_what_is_below_it(package: str) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
     wrong = [
@@ -59,11 +59,11 @@ def test_a_package_imports_only_what_is_below_it(package: str):
     assert wrong == []
 
 
-def test_profiles_load_nothing_else_of_ours():
+def test_profiles_load_nothing_else_of_ours() -> None:
     assert loaded_by(*modules("profiles")) & (OURS | HEAVY | {"numpy"}) == {"profiles"}
 
 
-def test_the_broker_and_the_device_never_load_tensorflow():
+def test_the_broker_and_the_device_never_load_tensorflow() -> None:
     names = [*modules("broker"), *modules("firmware_sim")]
     assert {"broker.protocol.slice", "firmware_sim.training.runtime", "firmware_sim.device"} <= set(
         names
@@ -75,24 +75,24 @@ def test_the_broker_and_the_device_never_load_tensorflow():
     assert loaded & {"ai_edge_litert", "tflite_runtime"} == set()
 
 
-def test_a_device_needs_little():
+def test_a_device_needs_little() -> None:
     """numpy, a runtime, paho-mqtt and safetensors; no ONNX, no asyncio broker, no drawing."""
     loaded = loaded_by("firmware_sim.device.__main__")
     assert loaded & {"onnx", "amqtt", "cryptography", "matplotlib", "rich", "typer"} == set()
 
 
-def test_contestants_of_the_step_benchmark_load_nothing_of_a_fleet():
+def test_contestants_of_the_step_benchmark_load_nothing_of_a_fleet() -> None:
     """They run in environments that have TensorFlow or a runtime, and no MQTT or safetensors."""
     names = ("toolkit.bench.flex", "toolkit.bench.tensorflow_step", "firmware_sim.measure")
     assert loaded_by(*names) & {"safetensors", "paho", "onnx"} == set()
 
 
-def test_the_command_line_starts_without_tensorflow():
+def test_the_command_line_starts_without_tensorflow() -> None:
     assert (
         loaded_by("toolkit.commands.cli") & (HEAVY | {"onnx", "sklearn", "ai_edge_litert"}) == set()
     )
 
 
-def test_the_check_sees_relative_imports_and_those_inside_functions():
+def test_the_check_sees_relative_imports_and_those_inside_functions() -> None:
     code = "def f():\n  import toolkit.zoo as z\n  from ..slice import x\n  from keras import y\n"
     assert list(imported(code, "broker")) == [(2, "toolkit"), (3, "broker"), (4, "keras")]

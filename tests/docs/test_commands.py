@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,9 @@ import typer.main
 
 from broker.aggregator import __main__ as aggregator
 from firmware_sim.device import __main__ as device
+from tests.docs.pages import ROOT, Pages, StartSession
 from toolkit.commands.cli import app
 
-ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/*.md", "examples/*/README.md")
 # Pages of measurements: each of their commands takes minutes, so only its options are checked.
 MEASURED = ("docs/performance.md", "docs/reproduction.md")
@@ -45,7 +44,7 @@ RUN = [page for page in _pages() if page not in MEASURED and not page.startswith
 
 @pytest.mark.xdist_group("commands of the docs")  # they share exports
 @pytest.mark.parametrize("name", RUN)
-def test_a_page_runs_from_top_to_bottom(name, pages, session):
+def test_a_page_runs_from_top_to_bottom(name: str, pages: Pages, session: StartSession) -> None:
     (page,) = pages(name)
     blocks = list(page.blocks())
     for block in blocks:
@@ -59,7 +58,7 @@ def test_a_page_runs_from_top_to_bottom(name, pages, session):
 
 
 @pytest.mark.parametrize("name", _pages())
-def test_every_option_that_a_page_uses_exists(name, pages):
+def test_every_option_that_a_page_uses_exists(name: str, pages: Pages) -> None:
     (page,) = pages(name)
     for block in page.blocks():
         for command in block.commands if block.language == "sh" else []:
@@ -89,6 +88,9 @@ _PARSERS = {
 }
 
 
+_USAGE: type[Any] = typer.BadParameter.__bases__[0]  # UsageError, which typer keeps to itself
+
+
 def _wrong_in_toolkit(arguments: list[str]) -> str:
     command = typer.main.get_command(app)
     while known := getattr(command, "commands", None):  # a group
@@ -99,12 +101,12 @@ def _wrong_in_toolkit(arguments: list[str]) -> str:
         command.make_context("toolkit", arguments)
     except typer.Exit:  # --help
         return ""
-    except typer.BadParameter.__mro__[1] as error:  # UsageError, which typer keeps to itself
+    except _USAGE as error:
         return str(error.format_message())
     return ""
 
 
-def test_every_option_in_the_text_is_one_of_some_program(pages):
+def test_every_option_in_the_text_is_one_of_some_program(pages: Pages) -> None:
     known = set(_options(typer.main.get_command(app))) | {"--help"}
     for program in (aggregator, device):
         known |= set(re.findall(r"--[a-z-]+", program.arguments().format_help()))
@@ -122,13 +124,15 @@ def _options(command: Any) -> Iterator[str]:
         yield from _options(inner)
 
 
-def test_no_command_hides_in_a_block_of_another_language(pages):
+def test_no_command_hides_in_a_block_of_another_language(pages: Pages) -> None:
     for page in pages(*PAGES):
         for block in page.blocks():
             assert block.language not in ("bash", "shell", "console", "shellsession"), page.name
 
 
-def test_blocks_that_are_not_run_are_few_and_say_why(pages, capsys):
+def test_blocks_that_are_not_run_are_few_and_say_why(
+    pages: Pages, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = [
         f"{page.name}: {block.commands[0]} … ({block.not_run})"
         for page in pages(*PAGES)

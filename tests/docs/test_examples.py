@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 
+from tests.docs.pages import Pages, StartSession
+
 
 def scores(said: str) -> list[dict[str, float]]:
     """What each device printed at its end, in the order of their ends."""
     return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
 
-def test_keyword_spotting_alone_and_in_a_fleet(pages, session):
+def test_keyword_spotting_alone_and_in_a_fleet(pages: Pages, session: StartSession) -> None:
     (page,) = pages("examples/keyword_spotting/README.md")
     here = session({"--rounds 30": "--rounds 10"})
     _, _, alone, fleet = ["", *(here.run(b) for b in page.blocks() if b.language == "sh")]
@@ -20,7 +22,7 @@ def test_keyword_spotting_alone_and_in_a_fleet(pages, session):
     assert powerful["accuracy"] > 0.9
 
 
-def test_a_folder_of_pictures(pages, session):
+def test_a_folder_of_pictures(pages: Pages, session: StartSession) -> None:
     (page,) = pages("examples/image_folder/README.md")
     here = session({"--rounds 20 --steps 30": "--rounds 6 --steps 30"})
     said = "".join(here.run(block) for block in page.blocks())
@@ -30,7 +32,9 @@ def test_a_folder_of_pictures(pages, session):
     assert "the same answer as float32" in said
 
 
-def test_a_folder_without_pictures_is_refused_in_a_sentence(pages, session):
+def test_a_folder_without_pictures_is_refused_in_a_sentence(
+    pages: Pages, session: StartSession
+) -> None:
     (page,) = pages("examples/image_folder/README.md")
     here = session({})
     (here.folder / "empty").mkdir()
@@ -41,7 +45,7 @@ def test_a_folder_without_pictures_is_refused_in_a_sentence(pages, session):
     assert said == "error: empty must hold a folder for each of at least two classes.\n"
 
 
-def test_a_game_of_your_own(pages, session):
+def test_a_game_of_your_own(pages: Pages, session: StartSession) -> None:
     (page,) = pages("examples/gym_environment/README.md")
     here = session(
         {"--evaluate-every 10 --test-episodes 50": "--evaluate-every 20 --test-episodes 20"}

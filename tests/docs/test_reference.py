@@ -34,7 +34,7 @@ def section(text: str, heading: str) -> str:
     return re.split(r"^#+ ", after, maxsplit=1, flags=re.MULTILINE)[0]
 
 
-def test_protocol_has_every_topic():
+def test_protocol_has_every_topic() -> None:
     topics = Topics("garden")
     device = "<id>"
     made = {
@@ -57,7 +57,7 @@ def test_protocol_has_every_topic():
     assert f"`{TOPIC_ROOT}/<fleet>/`" in PROTOCOL
 
 
-def test_protocol_has_every_field_of_every_message():
+def test_protocol_has_every_field_of_every_message() -> None:
     made = set()
     for kind in get_args(Message):
         hints = get_type_hints(kind)
@@ -70,7 +70,7 @@ def test_protocol_has_every_field_of_every_message():
     assert {tuple(cell.strip("`") for cell in row[:4]) for row in table} == made
 
 
-def test_protocol_has_every_reason_and_what_the_device_does():
+def test_protocol_has_every_reason_and_what_the_device_does() -> None:
     table = rows(section(PROTOCOL, "Verdicts"))[1:]
     named = {reason: row[2] for row in table for reason in re.findall(r"`([a-z-]+)`", row[0])}
     assert set(named) == {str(reason) for reason in Reason}
@@ -79,7 +79,7 @@ def test_protocol_has_every_reason_and_what_the_device_does():
     assert set(_GO_ON) <= set(named) - stops
 
 
-def test_protocol_has_every_encoding_merge_rule_and_counter():
+def test_protocol_has_every_encoding_merge_rule_and_counter() -> None:
     assert {row[0] for row in rows(section(PROTOCOL, "Encodings of an update"))[1:]} == {
         f"`{encoding}`" for encoding in ENCODINGS
     }
@@ -90,7 +90,7 @@ def test_protocol_has_every_encoding_merge_rule_and_counter():
         assert re.search(rf"`{counter}[`{{]", section(PROTOCOL, "Counters")), counter
 
 
-def test_profiles_page_has_every_key_with_its_bounds_and_meaning():
+def test_profiles_page_has_every_key_with_its_bounds_and_meaning() -> None:
     text = (DOCS / "profiles.md").read_text(encoding="utf-8")
     table = {row[0].strip("`"): row[1:] for row in rows(section(text, "Keys"))[1:]}
     keys = [key for key in fields(Profile) if key.name != "name"]
@@ -106,7 +106,7 @@ def test_profiles_page_has_every_key_with_its_bounds_and_meaning():
 
 
 @pytest.mark.parametrize("name", profile_names())
-def test_profiles_page_has_the_values_of_the_shipped(name):
+def test_profiles_page_has_the_values_of_the_shipped(name: str) -> None:
     text = (DOCS / "profiles.md").read_text(encoding="utf-8")
     head, *table = rows(section(text, "Shipped profiles"))
     column = head.index(name)
@@ -117,7 +117,7 @@ def test_profiles_page_has_the_values_of_the_shipped(name):
     assert values == {k: v for k, v in expected.items() if k not in ("name", "description")}
 
 
-def test_layout_names_every_module_or_its_folder():
+def test_layout_names_every_module_or_its_folder() -> None:
     """A folder of a package speaks for what is in it; the packages themselves do not."""
     text = (DOCS / "layout.md").read_text(encoding="utf-8")
     named = set(re.findall(r"[\w/]+\.py|[\w/]+/(?=`)", text))

@@ -23,7 +23,7 @@ def build(source: Path, out: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=200)
 
 
-def test_the_site_builds_without_a_warning(tmp_path):
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     built = build(DOCS, tmp_path)
     assert (built.returncode, built.stderr) == (0, "")
     pages = {page.stem for page in DOCS.glob("*.md")}
@@ -32,7 +32,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert {drawing.stem for drawing in drawn} == {"branches", "data", "round"}
 
 
-def test_a_dead_link_is_an_error(tmp_path):
+def test_a_dead_link_is_an_error(tmp_path: Path) -> None:
     source = tmp_path / "docs"
     source.mkdir()
     shutil.copy(DOCS / "conf.py", source)
@@ -50,7 +50,7 @@ def test_a_dead_link_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("drawing", sorted((DOCS / "drawings").glob("*.svg")), ids=lambda p: p.stem)
-def test_a_drawing_can_be_read_in_light_and_in_dark(drawing):
+def test_a_drawing_can_be_read_in_light_and_in_dark(drawing: Path) -> None:
     """Each brings its own background and has colours for both."""
     text = drawing.read_text(encoding="utf-8")
     light, _, dark = text.partition("prefers-color-scheme: dark")
@@ -64,7 +64,7 @@ def test_a_drawing_can_be_read_in_light_and_in_dark(drawing):
     ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "broker/brokers/mosquitto/README.md"]
     + [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("examples/*/README.md"))],
 )
-def test_links_of_pages_outside_the_site_lead_somewhere(page):
+def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if "://" not in target:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -41,6 +42,7 @@ from broker.protocol.wire import decode
 
 GOLDEN = Path(__file__).parent.parent / "broker" / "protocol" / "golden"
 LIMIT = 2**16  # bytes of a message
+MESSAGES: tuple[Any, ...] = (Update, Shared, Verdict, DeviceState, AggregatorState)
 NUMBERS = (
     *(b"-1", b"0", b"1", b"2", b"3", b"255", b"4294967296", b"1099511627776", b"281474976710655"),
     *(b"-0", b"9223372036854775807", b"18446744073709551616", b"1" * 5000, b"1e999", b"1.0"),
@@ -117,7 +119,7 @@ def _decode(data: bytes) -> None:
 
 
 def _messages(data: bytes) -> None:
-    for kind in (Update, Shared, Verdict, DeviceState, AggregatorState):
+    for kind in MESSAGES:
         try:
             message = from_bytes(kind, data, limit=LIMIT)
         except WireError:

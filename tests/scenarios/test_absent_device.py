@@ -9,7 +9,6 @@ what the frozen device learnt is refused as late, after which it goes on from th
 
 import signal
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -19,6 +18,12 @@ from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import Topics
 from firmware_sim.bundle.reader import SLICE, Bundle
 from firmware_sim.device.__main__ import shared_slice
+from tests.harness.arithmetic import assert_same, replay
+from tests.harness.metrics import read_metrics
+from tests.harness.programs import Programs
+from tests.harness.scripted import ScriptedDevice
+from tests.harness.waiting import wait_until
+from tests.harness.watcher import Watcher
 
 pytestmark = pytest.mark.xdist_group("fleet")
 
@@ -42,12 +47,10 @@ def test_one_that_is_gone_is_not_waited_for(
     bundle: Bundle,
     shared: Slice,
     start: Tensors,
-    programs: Any,
-    watcher: Any,
-    scripted: Callable[..., Any],
+    programs: Programs,
+    watcher: Watcher,
+    scripted: Callable[..., ScriptedDevice],
     topics: Topics,
-    replay: Callable[..., Tensors],
-    same: Callable[..., None],
 ) -> None:
     """The deadline is longer than any test; the round closes because the will says that it can."""
     options = ("--quorum", "2", "--deadline", "3600", "--rounds", "5")
@@ -71,21 +74,17 @@ def test_one_that_is_gone_is_not_waited_for(
     merged = [event["devices"] for event in aggregator.history("merged")]
     assert merged == [3 if n in rounds_of_gone else 2 for n in range(5)]
     assert not aggregator.history("extended")
-    same(final.tensors, replay(start, accepted))
+    assert_same(final.tensors, replay(start, accepted))
 
 
 def test_too_few_change_nothing(
     bundle: Bundle,
     shared: Slice,
     start: Tensors,
-    programs: Any,
-    watcher: Any,
-    scripted: Callable[..., Any],
+    programs: Programs,
+    watcher: Watcher,
+    scripted: Callable[..., ScriptedDevice],
     topics: Topics,
-    until: Callable[..., Any],
-    replay: Callable[..., Tensors],
-    same: Callable[..., None],
-    read_metrics: Callable[[bytes], dict[str, float]],
 ) -> None:
     """Two are needed and one is left, until a third one, which is new, takes the place."""
     options = ("--quorum", "2", "--deadline", "0.2", "--rounds", "3")
@@ -99,7 +98,7 @@ def test_too_few_change_nothing(
     gone.kill()
     aggregator.wait_for("left", device="gone")
     before, extended = len(watcher.packets), len(aggregator.history("extended"))
-    until(lambda: len(aggregator.history("extended")) >= extended + 3, "three extensions")
+    wait_until(lambda: len(aggregator.history("extended")) >= extended + 3, "three extensions")
 
     assert [e["round"] for e in aggregator.history("extended")[extended:][:3]] == [1, 1, 1]
     assert [e["devices"] for e in aggregator.history("extended")[extended:][:3]] == [1, 1, 1]
@@ -116,24 +115,20 @@ def test_too_few_change_nothing(
         *(("gone", 0), ("stays", 0)),
         *((name, n) for name in ("stays", "spare") for n in (1, 2)),
     }
-    same(final.tensors, replay(start, accepted))
-    until(
-        lambda: read_metrics(metrics(watcher, topics)).get("rounds_merged") == 3, "the last metrics"
-    )
+    assert_same(final.tensors, replay(start, accepted))
+    wait_until(lambda: counters(watcher, topics).get("rounds_merged") == 3, "the last metrics")
     counted = len(aggregator.history("extended"))
-    assert read_metrics(metrics(watcher, topics))["rounds_extended"] == counted
+    assert counters(watcher, topics)["rounds_extended"] == counted
 
 
 def test_one_that_hangs_holds_the_others_up_until_the_deadline(
     bundle: Bundle,
     shared: Slice,
     start: Tensors,
-    programs: Any,
-    watcher: Any,
-    scripted: Callable[..., Any],
+    programs: Programs,
+    watcher: Watcher,
+    scripted: Callable[..., ScriptedDevice],
     topics: Topics,
-    replay: Callable[..., Tensors],
-    same: Callable[..., None],
 ) -> None:
     options = ("--quorum", "2", "--deadline", "2", "--rounds", "8")
     aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options)
@@ -161,10 +156,10 @@ def test_one_that_hangs_holds_the_others_up_until_the_deadline(
     rounds = [u.round for u in sent.values()]
     assert rounds == sorted(set(rounds))  # every round is trained once at most
     assert 2 not in rounds  # after its late one it starts from the newest
-    same(final.tensors, replay(start, accepted))
+    assert_same(final.tensors, replay(start, accepted))
 
 
-def metrics(watcher: Any, topics: Topics) -> bytes:
-    """Returns the aggregator's newest metrics, or nothing before there are any."""
-    payloads = [p.payload for p in watcher.packets if p.topic == topics.aggregator_metrics]
-    return payloads[-1] if payloads else b""
+def counters(watcher: Watcher, topics: Topics) -> dict[str, float]:
+    """The newest of the aggregator's."""
+    texts = [p.payload for p in watcher.packets if p.topic == topics.aggregator_metrics]
+    return read_metrics(texts[-1]) if texts else {}

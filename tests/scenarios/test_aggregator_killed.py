@@ -15,13 +15,17 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from broker.protocol.messages import AggregatorState, Reason, Shared, Update, Verdict, from_bytes
-from broker.protocol.slice import Slice, Tensors
+from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics
+from tests.harness.arithmetic import assert_same, replay
+from tests.harness.programs import Program, Programs
+from tests.harness.scripted import ScriptedDevice
+from tests.harness.slices import SliceFile
+from tests.harness.watcher import Watcher
 
 LONGEST_LIFE = 0.4  # seconds after the start is logged
 SAMPLES = {"one": 10, "two": 25, "three": 40}
@@ -31,7 +35,7 @@ ROUNDS_PER_LIFE = 8  # that the devices may train while the aggregator lives, an
 class Fleet:
     """Three scripted devices, of which each trains as many rounds as it is allowed to."""
 
-    def __init__(self, scripted: Callable[..., Any], shared: Slice) -> None:
+    def __init__(self, scripted: Callable[..., ScriptedDevice], shared: Slice) -> None:
         self.allowed = {name: threading.Semaphore(0) for name in SAMPLES}
         few = Slice.of(tensor for tensor in shared.tensors if tensor.name.startswith("first/"))
         self.devices = [
@@ -61,7 +65,7 @@ class Fleet:
 
 
 def live_and_die(
-    start: Callable[[], Any], fleet: Fleet, lives: int, read: Callable[[], None]
+    start: Callable[[], Program], fleet: Fleet, lives: int, read: Callable[[], None]
 ) -> int:
     """Kills so many aggregators; answers how many of them found accepted updates in a journal."""
     moments = random.Random(lives)
@@ -82,7 +86,7 @@ def live_and_die(
     return found
 
 
-def check_the_wire(watcher: Any, topics: Topics) -> None:
+def check_the_wire(watcher: Watcher, topics: Topics) -> None:
     """One run, and θ_shared never goes back."""
     states = watcher.heard(AggregatorState, topics.aggregator_state)
     given = [
@@ -90,7 +94,8 @@ def check_the_wire(watcher: Any, topics: Topics) -> None:
         *(s for name in SAMPLES for s in watcher.heard(Shared, topics.reply(name))),
     ]
     verdicts = watcher.heard(Verdict, topics.verdict("+"))
-    assert len({message.run for message in (*states, *given, *verdicts)}) == 1
+    runs = {s.run for s in states} | {s.run for s in given} | {v.run for v in verdicts}
+    assert len(runs) == 1
     for topic in (topics.shared, *(topics.reply(name) for name in SAMPLES)):
         rounds = [shared.round for shared in watcher.heard(Shared, topic)]
         assert rounds == sorted(rounds), topic
@@ -103,19 +108,17 @@ def check_the_wire(watcher: Any, topics: Topics) -> None:
 
 
 def test_synchronous(
-    programs: Any,
-    watcher: Any,
-    scripted: Callable[..., Any],
-    small_slice: Any,
+    programs: Programs,
+    watcher: Watcher,
+    scripted: Callable[..., ScriptedDevice],
+    small_slice: SliceFile,
     topics: Topics,
-    replay: Callable[..., Tensors],
-    same: Callable[..., None],
 ) -> None:
     lives = 20
     rounds = (lives + 1) * ROUNDS_PER_LIFE
     options = ("--quorum", str(len(SAMPLES)), "--deadline", "60", "--rounds", str(rounds))
 
-    def start() -> Any:
+    def start() -> Program:
         return programs.aggregator("--slice", small_slice.path, *options)
 
     fleet = Fleet(scripted, small_slice.slice)
@@ -136,18 +139,17 @@ def test_synchronous(
     for device in fleet.devices:
         assert [u.round for u in device.updates] == list(range(rounds))
     check_the_wire(watcher, topics)
-    same(final.tensors, replay(small_slice.start, made))
+    assert_same(final.tensors, replay(small_slice.start, made))
     assert replayed > 0  # otherwise the kills missed what they were to hit
 
 
 def test_asynchronous(
-    programs: Any,
-    watcher: Any,
-    scripted: Callable[..., Any],
-    small_slice: Any,
+    programs: Programs,
+    watcher: Watcher,
+    scripted: Callable[..., ScriptedDevice],
+    small_slice: SliceFile,
     topics: Topics,
     tmp_path: Path,
-    same: Callable[..., None],
 ) -> None:
     """After a kill the wire does not tell the order of merging, since a verdict may be lost.
 
@@ -159,7 +161,7 @@ def test_asynchronous(
     options = ("--mode", "async", "--merge", "samples", "--rounds", str(merges))
     order: list[Update] = []
 
-    def start() -> Any:
+    def start() -> Program:
         return programs.aggregator("--slice", small_slice.path, *options)
 
     def read() -> None:
@@ -195,7 +197,7 @@ def test_asynchronous(
             total = sum(count for count, names in samples.values() if name in names)
             weight = (1 + merge - update.round) ** -0.5 * update.samples / total
             theta[name] = (theta[name] + weight * change.astype(np.float64)).astype(np.float32)
-    same(final.tensors, theta)
+    assert_same(final.tensors, theta)
     assert replayed > lives / 2
 
 

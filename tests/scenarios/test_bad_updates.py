@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from broker.protocol.messages import (
@@ -31,6 +32,12 @@ from broker.protocol.topics import Topics
 from broker.protocol.wire import HEADER_LIMIT, encode
 from broker.transport.mqtt import MqttTransport
 from firmware_sim.errors import FleetRefused
+from tests.harness.metrics import read_metrics
+from tests.harness.programs import Programs
+from tests.harness.scripted import ScriptedDevice
+from tests.harness.slices import SliceFile
+from tests.harness.waiting import wait_until
+from tests.harness.watcher import Watcher
 
 PATIENCE = 30.0  # seconds
 SAMPLES = {"good": 30, "mallory": 10}
@@ -52,7 +59,14 @@ class Bad:
 class Fleet:
     """A running aggregator, and the test, which speaks for all devices over one connection."""
 
-    def __init__(self, mode: str, files: Any, programs: Any, watch: Any, topics: Topics) -> None:
+    def __init__(
+        self,
+        mode: str,
+        files: SliceFile,
+        programs: Programs,
+        watch: Callable[[], Watcher],
+        topics: Topics,
+    ) -> None:
         self.mode = mode
         self.slice: Slice = files.slice
         self.topics = topics
@@ -121,8 +135,8 @@ class Fleet:
         """What the aggregator has logged as refused: device and reason."""
         return [(e["device"], e["reason"]) for e in self.aggregator.history("refused")]
 
-    def last_metrics(self, until: Callable[..., Any]) -> bytes:
-        """Stops the aggregator, which must not have ended, and returns what it has counted."""
+    def counters(self) -> dict[str, float]:
+        """What the aggregator has counted; it is stopped for that, and must not have ended."""
         assert self.aggregator.running, self.aggregator.log.read_text()
         self.aggregator.send(signal.SIGTERM)
         assert self.aggregator.exit_code() == 0
@@ -133,8 +147,7 @@ class Fleet:
             topic = self.topics.aggregator_metrics
             return next((p.payload for p in retained if p.topic == topic), None)
 
-        payload: bytes = until(find, "the aggregator's metrics")
-        return payload
+        return read_metrics(wait_until(find, "the aggregator's metrics"))
 
     def close(self) -> None:
         self._transport.close()
@@ -142,7 +155,11 @@ class Fleet:
 
 @pytest.fixture(params=["sync", "async"])
 def fleet(
-    request: pytest.FixtureRequest, small_slice: Any, programs: Any, watch: Any, topics: Topics
+    request: pytest.FixtureRequest,
+    small_slice: SliceFile,
+    programs: Programs,
+    watch: Callable[[], Watcher],
+    topics: Topics,
 ) -> Iterator[Fleet]:
     started = Fleet(request.param, small_slice, programs, watch, topics)
     yield started
@@ -168,7 +185,7 @@ def with_first(update: Update, value: float) -> bytes:
     return to_bytes(replace(update, tensors=tensors))
 
 
-def with_tensors(update: Update, **changes: np.ndarray | None) -> bytes:
+def with_tensors(update: Update, **changes: npt.NDArray[Any] | None) -> bytes:
     """The update with tensors added, replaced, or (None) left out."""
     tensors = {**update.tensors, **changes}
     kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -212,8 +229,8 @@ def bad_fields(base: Update) -> Iterator[Bad]:
     yield changed("fingerprint", Reason.WRONG_FINGERPRINT, fingerprint="f" * 64)
     for samples in (0, -1, 10**30):
         yield changed(f"samples {samples}", Reason.BAD_SAMPLES, samples=samples)
-    for samples in (True, "7", 7.0, None, [7]):
-        yield changed(f"samples {samples!r}", Reason.MALFORMED, samples=samples)
+    for nonsense in (True, "7", 7.0, None, [7]):
+        yield changed(f"samples {nonsense!r}", Reason.MALFORMED, samples=nonsense)
 
 
 def bad_tensors(base: Update) -> Iterator[Bad]:
@@ -291,9 +308,7 @@ def bad_births(shared: Slice) -> Iterator[Bad]:
         yield Bad(what, payload, reason, topic="state")
 
 
-def test_what_is_wrong_is_refused_and_changes_nothing(
-    fleet: Fleet, until: Callable[..., Any], read_metrics: Callable[[bytes], dict[str, float]]
-) -> None:
+def test_what_is_wrong_is_refused_and_changes_nothing(fleet: Fleet) -> None:
     older = [fleet.one_round(round)[0] for round in range(3)]
     before = fleet.current()
     assert before.round == 3
@@ -322,7 +337,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing(
     assert_moved(before, after, update.tensors)
 
     assert fleet.refusals() == [(bad.device, bad.reason) for bad in attacks]
-    counted = read_metrics(fleet.last_metrics(until))
+    counted = fleet.counters()
     reasons = Counter(bad.reason for bad in attacks)
     assert {k: n for k, n in counted.items() if k.startswith("refused")} == {
         f'refused{{reason="{reason}"}}': n for reason, n in reasons.items()
@@ -359,26 +374,27 @@ def test_a_birth_may_say_anything_about_its_device(fleet: Fleet) -> None:
     assert joined["branch"] == "b" * 80
 
 
-def test_a_name_so_long_that_nobody_can_be_answered_is_counted(
-    fleet: Fleet, until: Callable[..., Any], read_metrics: Callable[[bytes], dict[str, float]]
-) -> None:
+def test_a_name_so_long_that_nobody_can_be_answered_is_counted(fleet: Fleet) -> None:
     """MQTT's topics end at 65,535 bytes, and `verdict` is a longer word than `update`."""
     name = "x" * (65_535 - len(fleet.topics.update("")))
     fleet.say(fleet.topics.update(name), b"")
     fleet.aggregator.wait_for("refused", device=name[:80], reason=Reason.MALFORMED)
     fleet.one_round(0)
-    assert read_metrics(fleet.last_metrics(until))['refused{reason="malformed"}'] == 1
+    assert fleet.counters()['refused{reason="malformed"}'] == 1
 
 
 def test_a_device_at_fault_ends_with_the_aggregators_reason(
-    small_slice: Any, programs: Any, scripted: Any
+    small_slice: SliceFile,
+    programs: Programs,
+    scripted: Callable[..., ScriptedDevice],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A real agent whose training has gone wrong; to send it again would help nobody."""
     programs.aggregator("--slice", small_slice.path)
     ready = threading.Event()
     device = scripted("broken", small_slice.slice, pace=lambda: ready.wait(PATIENCE))
     nothing = {name: np.full_like(value, np.nan) for name, value in small_slice.start.items()}
-    device.learner.learnt = lambda *_: nothing
+    monkeypatch.setattr(device.learner, "learnt", lambda *_: nothing)
     ready.set()
     with pytest.raises(FleetRefused, match=r"refused an update: tensor 'first/bias' holds NaN"):
         device.finish()

@@ -15,14 +15,18 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker.brokers.mosquitto_process import Mosquitto
 from broker.protocol.messages import AggregatorState, Reason, Shared, Update
-from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
+from tests.harness.arithmetic import assert_same, replay
+from tests.harness.programs import Programs
+from tests.harness.scripted import ScriptedDevice
+from tests.harness.slices import SliceFile
+from tests.harness.waiting import wait_until
+from tests.harness.watcher import Watcher, in_round
 
 DEVICES = ("early", "two", "three")
 KILLS = 3
@@ -70,25 +74,22 @@ def pace(gate: Gate, ahead: int, seed: int) -> Callable[[], None]:
     return train
 
 
-def write_down(mosquitto: Mosquitto, until: Callable[..., Any]) -> None:
+def write_down(mosquitto: Mosquitto) -> None:
     """Makes mosquitto put what it has now on its disk; the file gets its name when it is whole."""
     database = mosquitto.folder / "mosquitto.db"
     database.unlink(missing_ok=True)
     os.kill(mosquitto.pid, signal.SIGUSR1)
-    until(database.exists, "mosquitto's database")
+    wait_until(database.exists, "mosquitto's database")
 
 
 def test_the_fleet_goes_on(
     remembers: bool,
     mosquitto: Mosquitto,
-    programs: Any,
-    watch: Callable[[], Any],
-    scripted: Callable[..., Any],
-    small_slice: Any,
+    programs: Programs,
+    watch: Callable[[], Watcher],
+    scripted: Callable[..., ScriptedDevice],
+    small_slice: SliceFile,
     topics: Topics,
-    until: Callable[..., Any],
-    replay: Callable[..., Tensors],
-    same: Callable[..., None],
 ) -> None:
     gate = Gate()
     options = ("--quorum", str(len(DEVICES)), "--deadline", "60", "--rounds", str(ROUNDS))
@@ -111,9 +112,9 @@ def test_the_fleet_goes_on(
         listener = watch()
         gate.open_until(written + 1)
         for name in DEVICES[1:]:
-            listener.wait_for(Update, topics.update(name), lambda u, n=written: u.round == n)
+            listener.wait_for(Update, topics.update(name), in_round(written))
         if remembers:
-            write_down(mosquitto, until)
+            write_down(mosquitto)
         aggregator.send(signal.SIGCONT)
         gate.open_until(killed)
         aggregator.wait_for("accepted", device="early", round=killed)
@@ -121,16 +122,17 @@ def test_the_fleet_goes_on(
         connections = len(aggregator.history("connected"))
         mosquitto.kill()
         mosquitto.start()
-        until(
-            lambda before=connections: len(aggregator.history("connected")) > before,
-            "the aggregator's way back to the broker",
-        )
+
+        def is_back(before: int = connections) -> bool:
+            return len(aggregator.history("connected")) > before
+
+        wait_until(is_back, "the aggregator's way back to the broker")
         # A stranger who comes now is told everything, though nobody has trained since.
         stranger = watch()
         state = stranger.wait_for(
             AggregatorState, topics.aggregator_state, lambda s: s.status == "online"
         )
-        shared = stranger.wait_for(Shared, topics.shared, lambda s, n=killed: s.round == n)
+        shared = stranger.wait_for(Shared, topics.shared, in_round(killed))
         assert (state.run, shared.last) == (shared.run, False)
     gate.open_until(ROUNDS)
     for device in devices:
@@ -142,7 +144,7 @@ def test_the_fleet_goes_on(
     for device in devices:
         assert [update.round for update in device.updates] == list(range(ROUNDS))
     made: list[Update] = [update for device in devices for update in device.updates]
-    same(final.tensors, replay(small_slice.start, made))
+    assert_same(final.tensors, replay(small_slice.start, made))
     accepted = [(e["device"], e["round"]) for e in aggregator.history("accepted")]
     assert sorted(accepted) == sorted((u.device, u.round) for u in made)
     late = aggregator.history("refused")

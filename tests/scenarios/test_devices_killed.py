@@ -23,6 +23,10 @@ from firmware_sim.bundle.reader import MODEL, SLICE, Bundle
 from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 from profiles.errors import INTERRUPTED
+from tests.harness.arithmetic import assert_same, replay
+from tests.harness.programs import Program, Programs
+from tests.harness.scripted import ScriptedDevice
+from tests.harness.watcher import Watcher, in_round
 
 pytestmark = pytest.mark.xdist_group("fleet")
 
@@ -31,11 +35,9 @@ MOMENTS = ("training", "sent", "waiting")
 
 def test_killed_at_random_moments(
     bundles: dict[str, Bundle],
-    programs: Any,
-    watcher: Any,
+    programs: Programs,
+    watcher: Watcher,
     topics: Topics,
-    replay: Callable[..., Tensors],
-    same: Callable[..., None],
 ) -> None:
     """In every round but the last, one device or both are killed: while they train, as soon as
     their update is on the wire, or when it is accepted and the other one is still at it."""
@@ -46,7 +48,7 @@ def test_killed_at_random_moments(
         *slices, "--quorum", "2", "--deadline", "60", "--rounds", str(rounds)
     )
 
-    def start(name: str) -> Any:
+    def start(name: str) -> Program:
         options = ("--steps", "30", "--resend-seconds", "0.5", "--checkpoint-seconds", "0.02")
         return programs.device(name, bundles[name], *options)
 
@@ -59,9 +61,7 @@ def test_killed_at_random_moments(
                 device.wait_for("evaluated", round=number)
                 time.sleep(dice.uniform(0, 0.1))
             elif moment == "sent":
-                watcher.wait_for(
-                    Update, topics.update(name), lambda update, n=number: update.round == n
-                )
+                watcher.wait_for(Update, topics.update(name), in_round(number))
             else:
                 aggregator.wait_for("accepted", device=name, round=number)
             device.kill()
@@ -79,16 +79,16 @@ def test_killed_at_random_moments(
     assert all(len(used) == 1 for used in nonces.values())
     counted = [(e["device"], e["round"]) for e in aggregator.history("accepted")]
     assert sorted(counted) == sorted(nonces)
-    same(final.tensors, replay(start_values(bundles), watcher.accepted()))
+    assert_same(final.tensors, replay(start_values(bundles), watcher.accepted()))
 
 
 def test_killed_between_sending_and_the_verdict(
-    bundles: dict[str, Bundle], programs: Any, watcher: Any, topics: Topics
+    bundles: dict[str, Bundle], programs: Programs, watcher: Watcher, topics: Topics
 ) -> None:
     """The aggregator hangs, so that there is no verdict until the device has come back."""
     aggregator = programs.aggregator("--slice", bundles["weak"].folder / SLICE, "--rounds", "2")
 
-    def start() -> Any:
+    def start() -> Program:
         return programs.device("pi", bundles["weak"], "--steps", "300", "--resend-seconds", "60")
 
     device = start()
@@ -114,7 +114,7 @@ def test_killed_between_sending_and_the_verdict(
 
 
 def test_stopped_in_the_middle_of_a_round(
-    bundles: dict[str, Bundle], programs: Any, watcher: Any, topics: Topics, tmp_path: Path
+    bundles: dict[str, Bundle], programs: Programs, watcher: Watcher, topics: Topics, tmp_path: Path
 ) -> None:
     aggregator = programs.aggregator("--slice", bundles["weak"].folder / SLICE, "--rounds", "1")
     done = stop_and_go_on(programs, bundles["weak"], watcher, topics, tmp_path)
@@ -125,11 +125,11 @@ def test_stopped_in_the_middle_of_a_round(
 
 def test_stopped_while_others_go_on_asynchronously(
     bundles: dict[str, Bundle],
-    programs: Any,
-    watcher: Any,
+    programs: Programs,
+    watcher: Watcher,
     topics: Topics,
     tmp_path: Path,
-    scripted: Callable[..., Any],
+    scripted: Callable[..., ScriptedDevice],
 ) -> None:
     """Nobody waits for anybody: what was half trained counts when it is done, only as older."""
     merges = 6
@@ -154,9 +154,9 @@ def test_stopped_while_others_go_on_asynchronously(
 
 
 def stop_and_go_on(
-    programs: Any,
+    programs: Programs,
     bundle: Bundle,
-    watcher: Any,
+    watcher: Watcher,
     topics: Topics,
     folder: Path,
     others: Callable[[], Any] = lambda: None,
@@ -165,7 +165,7 @@ def stop_and_go_on(
     """SIGTERM in round 0; `others` then make so many merges before the device comes back."""
     steps = 500
 
-    def start() -> Any:
+    def start() -> Program:
         return programs.device("pi", bundle, "--steps", str(steps), "--resend-seconds", "1")
 
     def kept() -> Checkpoint:
@@ -186,7 +186,7 @@ def stop_and_go_on(
     assert (half.round, half.outbox, half.base.keys()) == (0, b"", start_values(bundle).keys())
     others()
     for number in range(merges):
-        watcher.wait_for(Shared, topics.reply("other"), lambda s, n=number: s.round == n + 1)
+        watcher.wait_for(Shared, topics.reply("other"), in_round(number + 1))
 
     device = start()
     assert device.wait_for("resumed")["steps_done"] == half.steps_done

@@ -17,7 +17,9 @@ import pytest
 from broker.brokers.mosquitto_process import free_port
 from broker.protocol.wire import below
 from broker.transport.address import Address
+from firmware_sim.bundle.reader import Bundle
 from firmware_sim.training.checkpoint import Checkpoints
+from tests.harness.programs import Programs
 
 pytestmark = pytest.mark.xdist_group("fleet")
 ROUNDS = 2
@@ -34,7 +36,7 @@ def mosquitto() -> Any:
 
 
 def test_devices_have_the_last_shared_before_the_broker_goes(
-    programs: Any, bundles: Any, tmp_path: Path
+    programs: Programs, bundles: dict[str, Bundle], tmp_path: Path
 ) -> None:
     options = ("--steps", "5", "--resend-seconds", "1")
     devices = {

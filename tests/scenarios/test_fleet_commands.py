@@ -16,12 +16,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
 
 from broker.brokers.mosquitto_process import Mosquitto, free_port
+from firmware_sim.bundle.reader import Bundle
+from tests.harness.programs import Program, Programs
+from tests.harness.slices import SliceFile
 
 AGGREGATOR, DEVICE = "broker.aggregator", "firmware_sim.device"
 PASSWORD = "geheim-4711"
@@ -58,7 +60,7 @@ def misuse(module: str, *arguments: object) -> str:
 
 
 @pytest.fixture
-def slice_path(small_slice: Any) -> Path:
+def slice_path(small_slice: SliceFile) -> Path:
     path: Path = small_slice.path
     return path
 
@@ -127,7 +129,9 @@ def test_slices_that_contradict_each_other(slice_path: Path, tmp_path: Path) -> 
     assert "Add" in said
 
 
-def test_state_folders_that_cannot_be_used(programs: Any, slice_path: Path, tmp_path: Path) -> None:
+def test_state_folders_that_cannot_be_used(
+    programs: Programs, slice_path: Path, tmp_path: Path
+) -> None:
     base = ("--slice", slice_path, "--fleet", "orchard", "--broker", programs.broker)
     running = programs.aggregator("--slice", slice_path)
     running.wait_for("connected")
@@ -189,7 +193,7 @@ BAD_FORMS = {
 
 
 @pytest.fixture
-def device(bundles: Any, tmp_path: Path) -> Arguments:
+def device(bundles: dict[str, Bundle], tmp_path: Path) -> Arguments:
     """A command line that has nothing wrong in it, but that nobody listens."""
     broker = f"mqtt://127.0.0.1:{free_port()}"
     bundle = ("--bundle", bundles["weak"].folder, "--task", "digits")
@@ -216,7 +220,9 @@ def test_what_is_missing_is_named() -> None:
 
 
 @fleet_group
-def test_a_bundle_that_is_damaged(bundles: Any, device: Arguments, tmp_path: Path) -> None:
+def test_a_bundle_that_is_damaged(
+    bundles: dict[str, Bundle], device: Arguments, tmp_path: Path
+) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(bundles["weak"].folder, damaged)
     model = damaged / "model.tflite"
@@ -239,7 +245,7 @@ def test_a_state_of_another_device(device: Arguments, tmp_path: Path) -> None:
 
 @fleet_group
 def test_a_slice_that_the_fleet_does_not_know(
-    programs: Any, bundles: Any, slice_path: Path
+    programs: Programs, bundles: dict[str, Bundle], slice_path: Path
 ) -> None:
     aggregator = programs.aggregator("--slice", slice_path)
     device = programs.device("pi-1", bundles["weak"])
@@ -284,7 +290,7 @@ def test_a_wrong_password(
 # --- users who change their mind ------------------------------------------------------------------
 
 
-def interrupt(program: Any) -> tuple[int, str]:
+def interrupt(program: Program) -> tuple[int, str]:
     """Ctrl-C: its exit code and the last thing it says."""
     program.send(signal.SIGINT)
     code: int = program.exit_code()
@@ -298,7 +304,7 @@ def stopped(folder: Path) -> str:
 
 
 @fleet_group
-def test_ctrl_c_keeps_what_was_done(programs: Any, bundles: Any) -> None:
+def test_ctrl_c_keeps_what_was_done(programs: Programs, bundles: dict[str, Bundle]) -> None:
     aggregator = programs.aggregator("--slice", bundles["weak"].slice)
     device = programs.device("pi-1", bundles["weak"], "--steps", "100000000")
     device.wait_for("evaluated", round=0)  # it trains now
@@ -323,7 +329,7 @@ def test_ctrl_c_keeps_what_was_done(programs: Any, bundles: Any) -> None:
     ids=["unknown host", "no broker"],
 )
 def test_a_broker_that_is_not_there_is_waited_for(
-    broker: str, reason: str, programs: Any, bundles: Any
+    broker: str, reason: str, programs: Programs, bundles: dict[str, Bundle]
 ) -> None:
     aggregator = programs.aggregator("--slice", bundles["weak"].slice, "--broker", broker)
     device = programs.device("pi-1", bundles["weak"], "--broker", broker)
@@ -334,7 +340,9 @@ def test_a_broker_that_is_not_there_is_waited_for(
 
 
 @fleet_group
-def test_a_fleet_without_an_aggregator_is_said_once(programs: Any, bundles: Any) -> None:
+def test_a_fleet_without_an_aggregator_is_said_once(
+    programs: Programs, bundles: dict[str, Bundle]
+) -> None:
     """As when the name of the fleet is mistyped."""
     options = ("--fleet", "orchid", "--resend-seconds", "0.1")
     device = programs.device("pi-1", bundles["weak"], *options)
@@ -344,7 +352,7 @@ def test_a_fleet_without_an_aggregator_is_said_once(programs: Any, bundles: Any)
     assert len(device.history("waiting")) == 1
 
 
-def test_ctrl_c_ends_an_embedded_broker(programs: Any, slice_path: Path) -> None:
+def test_ctrl_c_ends_an_embedded_broker(programs: Programs, slice_path: Path) -> None:
     link = ("--embedded", "--broker", f"mqtt://127.0.0.1:{free_port()}")
     aggregator = programs.aggregator("--slice", slice_path, *link)
     aggregator.wait_for("connected")
@@ -360,7 +368,7 @@ def test_help_teaches_with_an_example(module: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     example = re.search(rf"^    python -m {re.escape(module)}((?:.*\\\n)*.*)", ended.stdout, re.M)
     assert example is not None, ended.stdout
-    arguments = importlib.import_module(module).arguments()
+    arguments = importlib.import_module(f"{module}.__main__").arguments()
     parsed = arguments.parse_args(shlex.split(example[1].replace("\\\n", " ")))
     assert parsed.fleet == "greenhouse"
     for action in arguments._actions:

@@ -10,7 +10,7 @@ leave the aggregator in the order of merging, so as long as nobody is killed the
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
 from firmware_sim.bundle.reader import MODEL, SLICE, Bundle
 from firmware_sim.training.checkpoint import Checkpoints
+from tests.harness.arithmetic import assert_same, replay
+from tests.harness.programs import Programs
+from tests.harness.watcher import Watcher
 
 pytestmark = pytest.mark.xdist_group("fleet")
 
@@ -40,7 +43,7 @@ def start(bundles: dict[str, Bundle]) -> Tensors:
 
 @pytest.fixture
 def learn(
-    bundles: dict[str, Bundle], programs: Any, watcher: Any, topics: Topics
+    bundles: dict[str, Bundle], programs: Programs, watcher: Watcher, topics: Topics
 ) -> Callable[..., list[Update]]:
     """Runs the fleet with these options to its end; the answer is what it accepted."""
 
@@ -66,22 +69,21 @@ def learn(
 def check_ends(
     bundles: dict[str, Bundle],
     tmp_path: Path,
-    watch: Callable[[], Any],
+    watch: Callable[[], Watcher],
     topics: Topics,
-    same: Callable[..., None],
-) -> Callable[[Tensors, int], None]:
+) -> Callable[[Mapping[str, Any], int], None]:
     """Asserts that the broker and every device have θ_shared after so many merges."""
 
-    def check(expected: Tensors, merges: int) -> None:
+    def check(expected: Mapping[str, Any], merges: int) -> None:
         retained = watch().wait_for(Shared, topics.shared)
         assert (retained.round, retained.last) == (merges, True)
-        same(retained.tensors, expected)
+        assert_same(retained.tensors, expected)
         for name, (profile, _) in DEVICES.items():
             digest = bundles[profile].manifest["files"][MODEL]["sha256"]
             kept = Checkpoints(tmp_path / name, device=name, bundle=digest).load()
             assert kept is not None
             assert kept.round == merges
-            same({tensor: kept.learner[f"model/{tensor}"] for tensor in expected}, expected)
+            assert_same({tensor: kept.learner[f"model/{tensor}"] for tensor in expected}, expected)
 
     return check
 
@@ -103,8 +105,7 @@ def test_synchronous_rounds(
     merge: str,
     start: Tensors,
     learn: Callable[..., list[Update]],
-    check_ends: Callable[[Tensors, int], None],
-    replay: Callable[..., Tensors],
+    check_ends: Callable[[Mapping[str, Any], int], None],
 ) -> None:
     updates = learn("--merge", merge, "--rounds", str(ROUNDS))
     check_rounds(updates)
@@ -114,7 +115,7 @@ def test_synchronous_rounds(
 def test_synchronous_gradients_with_adam(
     start: Tensors,
     learn: Callable[..., list[Update]],
-    check_ends: Callable[[Tensors, int], None],
+    check_ends: Callable[[Mapping[str, Any], int], None],
 ) -> None:
     options = ("--exchange", "gradient", "--optimizer", "adam:0.01")
     updates = learn(*options, "--merge", "samples", "--rounds", str(ROUNDS))
@@ -126,8 +127,8 @@ def test_synchronous_gradients_with_adam(
         sent = [u for u in updates if u.round == t - 1]
         for name in theta:
             # g = Σ_k n_k·g_k / Σ_k n_k, then Kingma & Ba's Adam with ε beside √v as Keras has it.
-            g = sum(u.samples * u.tensors[name].astype(np.float64) for u in sent)
-            g = g / sum(u.samples for u in sent)
+            gradients = [u.tensors[name].astype(np.float64) for u in sent]
+            g = np.average(gradients, axis=0, weights=[u.samples for u in sent])
             mean[name] = 0.9 * mean[name] + 0.1 * g
             square[name] = 0.999 * square[name] + 0.001 * g**2
             rate = 0.01 * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
@@ -138,7 +139,7 @@ def test_synchronous_gradients_with_adam(
 def test_asynchronous_merges_with_polynomial_staleness(
     start: Tensors,
     learn: Callable[..., list[Update]],
-    check_ends: Callable[[Tensors, int], None],
+    check_ends: Callable[[Mapping[str, Any], int], None],
 ) -> None:
     merges = 12
     options = ("--mode", "async", "--merge", "samples", "--staleness", "polynomial")

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -28,6 +28,9 @@ from broker.transport.address import Address
 from broker.transport.channel import Channel, Message
 from broker.transport.mqtt import MqttTransport
 from broker.transport.mqtt_rules import packet_bytes
+from tests.harness.programs import Programs
+from tests.harness.scripted import ScriptedDevice
+from tests.harness.watcher import Watcher
 
 LARGEST_PACKET = 1_000_000  # bytes
 ROUNDS = 3
@@ -68,7 +71,7 @@ def slice_path(tmp_path: Path) -> Path:
     return path
 
 
-def merged(start: Tensors, rounds: list[list[Update]]) -> dict[str, np.ndarray]:
+def merged(start: Tensors, rounds: list[list[Update]]) -> dict[str, npt.NDArray[np.float64]]:
     """θ ← θ + Σ_k n_k Δ_k / Σ_k n_k, once for each round."""
     theta = {name: value.astype(np.float64) for name, value in start.items()}
     for updates in rounds:
@@ -79,7 +82,7 @@ def merged(start: Tensors, rounds: list[list[Update]]) -> dict[str, np.ndarray]:
     return theta
 
 
-def assert_equal(found: Tensors, expected: dict[str, np.ndarray]) -> None:
+def assert_equal(found: Tensors, expected: dict[str, npt.NDArray[np.float64]]) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6)
@@ -104,19 +107,19 @@ def test_parts_carry_what_no_packet_could(
     asked: int,
     largest: int,
     slice_path: Path,
-    programs: Any,
-    scripted: Callable[..., Any],
-    watcher: Any,
+    programs: Programs,
+    scripted: Callable[..., ScriptedDevice],
+    watcher: Watcher,
     topics: Topics,
 ) -> None:
     shared, start = read_slice(slice_path)
     assert sum(value.size for value in start.values()) == PARAMETERS
     options = ("--quorum", "2", "--rounds", str(ROUNDS), "--part-bytes", str(asked))
     aggregator = programs.aggregator("--slice", slice_path, *options)
-    options = {"part_bytes": asked, "resend_seconds": 30.0}
+    link = {"part_bytes": asked, "resend_seconds": 30.0}
     devices = [
-        scripted("one", shared, samples=10, seed=1, **options),
-        scripted("two", shared, samples=30, seed=2, **options),
+        scripted("one", shared, samples=10, seed=1, **link),
+        scripted("two", shared, samples=30, seed=2, **link),
     ]
     for device in devices:
         device.finish()
@@ -143,7 +146,11 @@ def test_parts_carry_what_no_packet_could(
 
 
 def test_an_asynchronous_reply_comes_in_parts(
-    slice_path: Path, programs: Any, scripted: Callable[..., Any], watcher: Any, topics: Topics
+    slice_path: Path,
+    programs: Programs,
+    scripted: Callable[..., ScriptedDevice],
+    watcher: Watcher,
+    topics: Topics,
 ) -> None:
     shared, start = read_slice(slice_path)
     aggregator = programs.aggregator("--slice", slice_path, "--mode", "async", "--rounds", "2")

@@ -21,6 +21,7 @@ from broker.protocol.wire import below
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.training.checkpoint import Checkpoints
+from tests.harness.waiting import wait_until
 from toolkit.fleet.processes import Child, stopping
 from toolkit.provisioning.fleet import provision
 from toolkit.provisioning.pack import pack
@@ -41,7 +42,6 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 def test_a_device_runs_from_its_pack(
     bundles: dict[str, Bundle],
     provisioned_mosquitto: Callable[[Path], Mosquitto],
-    until: Callable[..., Any],
     manager: socket.socket,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -77,7 +77,7 @@ def test_a_device_runs_from_its_pack(
             said.update({event["event"]: event for event in device.events()})
             return wanted in said or not running
 
-        until(done, f"{wanted} of the device")
+        wait_until(done, f"{wanted} of the device")
         device.check()
         device.stop()
         return said
@@ -111,7 +111,7 @@ def test_a_device_runs_from_its_pack(
             assert "resumed" in said, "its checkpoint is found again"
         assert said["finished"]["round"] == ROUNDS
         assert said["finished"]["accuracy"] > 0.15
-        until(lambda: not aggregator.running, "the aggregator's end")
+        wait_until(lambda: not aggregator.running, "the aggregator's end")
         aggregator.check()
 
     (folder,) = state.glob("model-*")

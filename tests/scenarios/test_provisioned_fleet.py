@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def test_a_provisioned_fleet_learns(
         assert secrets(made).isdisjoint(text.split())
 
 
-def theta(state: Path, device: str, bundle: Bundle) -> dict[str, np.ndarray]:
+def theta(state: Path, device: str, bundle: Bundle) -> dict[str, Any]:
     """θ_shared in a device's checkpoint."""
     digest = bundle.manifest["files"]["model.tflite"]["sha256"]
     checkpoint = Checkpoints(state, device=device, bundle=digest).load()

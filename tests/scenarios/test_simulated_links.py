@@ -6,9 +6,7 @@ at half the rate. Expected: all end by themselves, every update was counted once
 the fleet's last θ_shared, and the log says at what rate a device has trained.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +14,9 @@ from broker.protocol.messages import Shared
 from broker.protocol.topics import Topics
 from firmware_sim.bundle.reader import MODEL, SLICE, Bundle
 from firmware_sim.training.checkpoint import Checkpoints
+from tests.harness.arithmetic import assert_same
+from tests.harness.programs import Programs
+from tests.harness.watcher import Watcher
 
 pytestmark = pytest.mark.xdist_group("fleet")
 
@@ -24,11 +25,10 @@ ROUNDS = 4
 
 def test_a_fleet_finishes_over_links_that_lose_packets(
     bundles: dict[str, Bundle],
-    programs: Any,
-    watcher: Any,
+    programs: Programs,
+    watcher: Watcher,
     topics: Topics,
     tmp_path: Path,
-    same: Callable[..., None],
 ) -> None:
     link = ("--simulate-link", "--latency-ms", "10", "--loss", "0.1", "--resend-seconds", "0.5")
     rates = {"weak": ("--rate", "0.5"), "powerful": ()}
@@ -54,4 +54,4 @@ def test_a_fleet_finishes_over_links_that_lose_packets(
         assert kept is not None
         own = {t["name"] for t in bundle.manifest["tensors"] if t["shared"]}
         theta = {name: last.tensors[name] for name in own}
-        same({name: kept.learner[f"model/{name}"] for name in own}, theta)
+        assert_same({name: kept.learner[f"model/{name}"] for name in own}, theta)

@@ -78,7 +78,7 @@ def data_of(task: str, folder: Path) -> list[str | Path]:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids="-".join)
-def test_a_device_keeps_within_its_cap(entry: Entry, tmp_path: Path):
+def test_a_device_keeps_within_its_cap(entry: Entry, tmp_path: Path) -> None:
     profile = smallest_profile_for(entry[1])
     keras.utils.set_random_seed(0)
     bundle = export(zoo.build(*entry), profile, tmp_path / "bundle")

@@ -1,0 +1,69 @@
+"""Bundles that are exported once in a run of the tests, by whichever process needs them first."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from firmware_sim.bundle.reader import Bundle, open_bundle
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Returns a folder that `make` has filled; all processes of a run share it, to be read only."""
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, done = shared / name, shared / f"{name}.done"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            done.touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """digits-lightweight for profile weak, seed 0. To be read only."""
+    return open_bundle(made_once(tmp_path_factory, "lightweight", _export_lightweight) / "weak")
+
+
+def _export_lightweight(folder: Path) -> None:
+    import keras
+
+    from profiles import load_profile
+    from toolkit import zoo
+    from toolkit.export.bundle import export
+    from toolkit.export.calibration import calibration_for
+
+    keras.utils.set_random_seed(0)
+    branch = zoo.build("digits", "lightweight")
+    examples = calibration_for(branch, "digits", None)
+    export(branch, load_profile("weak"), folder / "weak", calibration=examples)
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bundle]:
+    """digits for both profiles, cascading, as the command exports them. To be read only."""
+    folder = made_once(tmp_path_factory, "cascade", _export_cascade)
+    return {profile: open_bundle(folder / profile) for profile in ("weak", "powerful")}
+
+
+def _export_cascade(folder: Path) -> None:
+    with ThreadPoolExecutor() as both:
+        list(both.map(_export_digits, (folder / "weak", folder / "powerful")))
+
+
+def _export_digits(target: Path) -> None:
+    toolkit = Path(sys.executable).with_name("toolkit")
+    command: list[str | Path] = [toolkit, "export", "--profile", target.name, "--task", "digits"]
+    command += ["--topology", "cascading", "--out", target]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
