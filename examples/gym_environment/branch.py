@@ -3,9 +3,7 @@
 import keras
 from keras import layers
 
-from toolkit.branch.branch import Branch
-from toolkit.branch.learning import DoubleQ
-from toolkit.training.optimizers import Adam
+from toolkit.branch import Adam, Branch, DoubleQ
 
 
 def branch() -> Branch:

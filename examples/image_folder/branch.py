@@ -3,7 +3,7 @@
 import keras
 from keras import layers
 
-from toolkit.branch.branch import Branch
+from toolkit.branch import Branch
 
 SIZE, CLASSES = 16, 10
 

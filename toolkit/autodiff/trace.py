@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from toolkit.autodiff.naming import named_variables
+from toolkit.autodiff.nested_layers import nested_layers
 from toolkit.autodiff.program import Node, Program, Value
 from toolkit.errors import ModelError, UnsupportedOp
 
@@ -69,7 +70,7 @@ def trace(
         for v, new in zip(model.non_trainable_variables, moved, strict=True)
         if new is not parameters[names[v.path]] and v.dtype == "float32"
     }
-    layers = frozenset(layer.name for layer in model._flatten_layers(include_self=False))
+    layers = frozenset(layer.name for layer in nested_layers(model))
     return _read(graph, x, y, parameters, updates, layers)
 
 

@@ -37,11 +37,11 @@ from firmware_sim.training.runtime import Model
 from profiles import load_profile
 from toolkit import zoo
 from toolkit.branch.learning import Supervised
+from toolkit.branch.optimizers import Adam, RMSProp
 from toolkit.errors import ToolkitError
 from toolkit.export.bundle import export
 from toolkit.export.calibration import calibration_for
 from toolkit.fleet.in_one_process import NEVER, Connect, Fleet, Member, run_fleet
-from toolkit.training.optimizers import Adam, RMSProp
 
 Progress = Callable[[str], None]
 BASELINE = "float32"

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ, Supervised
-from toolkit.training.optimizers import SGD, Adam, Optimizer, RMSProp
+from toolkit.branch.optimizers import SGD, Adam, Optimizer, RMSProp
 
 Network = Callable[..., tf.Tensor]
 

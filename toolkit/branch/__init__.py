@@ -1,1 +1,11 @@
-"""The branch: a Keras model, what it shares, and how it learns."""
+"""The branch: a Keras model, the layers that it shares, and how it learns.
+
+A user's own network imports its classes from here: `from toolkit.branch import Branch`.
+"""
+
+from toolkit.branch.branch import Branch
+from toolkit.branch.layers import BranchDropout
+from toolkit.branch.learning import DoubleQ, Supervised
+from toolkit.branch.optimizers import SGD, Adam, RMSProp
+
+__all__ = ["SGD", "Adam", "Branch", "BranchDropout", "DoubleQ", "RMSProp", "Supervised"]

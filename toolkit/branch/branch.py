@@ -9,7 +9,9 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.autodiff import Program, trace
 from toolkit.autodiff.naming import named_variables
+from toolkit.autodiff.nested_layers import nested_layers
 from toolkit.branch.learning import Learning, Supervised
 from toolkit.errors import ModelError
 
@@ -29,7 +31,7 @@ class Branch:
     input_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        layers = {layer.name for layer in self.model._flatten_layers(include_self=False)}
+        layers = {layer.name for layer in nested_layers(self.model)}
         for name in self.shared_layers:
             if name not in layers:
                 raise ModelError(
@@ -64,6 +66,16 @@ class Branch:
             if v.dtype == "float32"
         }
 
+    def trace(self, *, batch: int, training: bool) -> Program:
+        """The operations from what the device feeds to the model's output, for one batch size."""
+        return trace(
+            self.model,
+            batch=batch,
+            training=training,
+            input_dtype=self.input_dtype,
+            input_scale=self.input_scale,
+        )
+
     def _trainable(self) -> list[str]:
         trainable = {v.path for v in self.model.trainable_variables}
         return [n for n, v in named_variables(self.model).items() if v.path in trainable]
@@ -75,6 +87,5 @@ class Branch:
 
 def sharing_everything(branch: Branch) -> Branch:
     """The same network, of which every layer with weights is shared."""
-    layers = branch.model._flatten_layers(include_self=False)
-    names = tuple(layer.name for layer in layers if layer.weights)
+    names = tuple(layer.name for layer in nested_layers(branch.model) if layer.weights)
     return replace(branch, shared_layers=names)

@@ -7,9 +7,9 @@ Pooling, dropout and moving numbers about count nothing; neither does scaling th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from toolkit.autodiff import Node, trace
+from toolkit.autodiff import Node, Program
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
 
@@ -30,7 +30,7 @@ class Counts:
 
 def count(branch: Branch) -> Counts:
     """Counts one inference on one example."""
-    program = trace(branch.model, batch=1, training=False)
+    program = _program(branch)
     weights = branch.weights()
     return Counts(
         parameters=sum(weights[name].size for name in branch.trainable_names),
@@ -45,7 +45,7 @@ def training_operations(branch: Branch) -> int:
     Forward, weight gradient, and input gradient unless nothing trainable is below; double
     Q-learning adds a forward pass of either network on the next observation.
     """
-    program = trace(branch.model, batch=1, training=False)
+    program = _program(branch)
     active = program.active(frozenset(branch.trainable_names))
     forwards = 3 if isinstance(branch.learning, DoubleQ) else 1
     total = 0
@@ -53,6 +53,12 @@ def training_operations(branch: Branch) -> int:
         if node.op in _PRODUCTS:
             total += _operations(node) * (forwards + 1 + (node.inputs[0] in active))
     return total
+
+
+def _program(branch: Branch) -> Program:
+    """One inference on one example that is float32 and scaled already."""
+    prepared = replace(branch, input_dtype="float32", input_scale=1.0)
+    return prepared.trace(batch=1, training=False)
 
 
 def _operations(node: Node) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.training.optimizers import Adam, Optimizer
+from toolkit.branch.optimizers import Adam, Optimizer
 
 LossName = Literal["cross_entropy", "mse", "huber"]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 
+from toolkit.autodiff.nested_layers import nested_layers
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ, Learning, Supervised
 from toolkit.errors import ModelError
@@ -114,7 +115,7 @@ def _check(name: str, model: keras.Model, learning: Learning) -> None:
         raise ModelError(f"the model of {name} has no input shape; begin it with keras.Input.")
     if not isinstance(takes, tuple) or None in takes[1:]:
         raise ModelError(f"the model of {name} takes {takes}; it must be one input of fixed shape.")
-    for layer in model._flatten_layers(include_self=False):
+    for layer in nested_layers(model):
         policy = layer.dtype_policy.name
         if policy != "float32" and not isinstance(layer, keras.layers.InputLayer):
             raise ModelError(f"layer {layer.name!r} computes in {policy}; only float32 can train.")

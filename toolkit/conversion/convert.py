@@ -9,11 +9,11 @@ from tensorflow.lite.python.convert import convert_saved_model
 from tensorflow.lite.python.lite import TFLiteSavedModelConverterV2
 
 from toolkit.conversion.flatbuffer import rewrite
+from toolkit.conversion.signature import Convertible, Signature
 from toolkit.errors import ExportError
-from toolkit.training.module import Signature, TrainingModule
 
 
-def convert_module(module: TrainingModule) -> bytes:
+def convert_module(module: Convertible) -> bytes:
     """`model.tflite`: every signature over one set of resource variables."""
     functions = {name: _Numbered(s) for name, s in module.signatures().items()}
     concrete = {name: function.concrete() for name, function in functions.items()}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from toolkit.autodiff import Program, Tape, run, trace
+from toolkit.autodiff import Program, Tape, run
 from toolkit.autodiff.blocks import in_blocks, large_kernels
 from toolkit.autodiff.lower import Tuning, lower
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ, Supervised
+from toolkit.conversion.signature import Signature, Tensors
 from toolkit.errors import ExportError
 from toolkit.training.double_q import double_q_loss, double_q_target
 from toolkit.training.groups import Group, group
@@ -19,20 +19,9 @@ from toolkit.training.losses import LOSSES
 from toolkit.training.storage import Storage
 from toolkit.tuning.files import shipped
 
-Tensors = dict[str, tf.Tensor]
-Function = Callable[..., Tensors]
-
 ACCUMULATED = "accumulated"
 STEP = "optimizer/step"
 TARGET = "target/"
-
-
-@dataclass(frozen=True, eq=False)
-class Signature:
-    """A function over the module's variables, and the specification of its inputs by name."""
-
-    function: Function
-    inputs: Mapping[str, tf.TensorSpec]
 
 
 def training_inputs(branch: Branch, batch: int) -> dict[str, tf.TensorSpec]:
@@ -85,14 +74,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         used = tuning or shipped(runtime)
 
         def program(size: int, training: bool) -> Program:
-            traced = trace(
-                branch.model,
-                batch=size,
-                training=training,
-                input_dtype=branch.input_dtype,
-                input_scale=branch.input_scale,
-            )
-            return lower(traced, used)
+            return lower(branch.trace(batch=size, training=training), used)
 
         traced = program(self.micro_batch, True)
         kernels = large_kernels(traced)

@@ -22,8 +22,8 @@ from firmware_sim.tune import FORMAT, INDEX, SET
 from toolkit.autodiff.lower import Choice, Layer
 from toolkit.autodiff.rules.formulations import FORMULATIONS
 from toolkit.conversion.convert import convert_module
+from toolkit.conversion.signature import Function, Signature, Tensors
 from toolkit.errors import ExportError
-from toolkit.training.module import Function, Signature, Tensors
 from toolkit.writing import make_folder
 
 

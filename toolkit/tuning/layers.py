@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from toolkit.autodiff import run, trace
+from toolkit.autodiff import run
 from toolkit.autodiff.lower import Choice, Layer, Tuning, lower
 from toolkit.branch.branch import Branch
 
@@ -29,14 +29,7 @@ def layers_of(branch: Branch) -> list[Layer]:
     are reduced here exactly as in training.
     """
     recording = _Recording("any")
-    traced = trace(
-        branch.model,
-        batch=1,
-        training=True,
-        input_dtype=branch.input_dtype,
-        input_scale=branch.input_scale,
-    )
-    program = lower(traced, recording)
+    program = lower(branch.trace(batch=1, training=True), recording)
     with tf.Graph().as_default():
         stored = {
             name: tf.compat.v1.placeholder(value.dtype, value.shape)

@@ -7,7 +7,7 @@ from keras import layers
 
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
-from toolkit.training.optimizers import Adam
+from toolkit.branch.optimizers import Adam
 
 ACTIONS = 2
 STEM = ("stem",)

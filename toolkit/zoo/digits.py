@@ -6,7 +6,7 @@ import keras
 from keras import layers
 
 from toolkit.branch.learning import Supervised
-from toolkit.training.optimizers import Adam
+from toolkit.branch.optimizers import Adam
 from toolkit.zoo.pair import Pair
 
 STEM = ("stem_conv1", "stem_conv2")

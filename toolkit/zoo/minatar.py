@@ -13,8 +13,8 @@ from keras import layers
 
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
+from toolkit.branch.optimizers import Adam
 from toolkit.errors import ModelError
-from toolkit.training.optimizers import Adam
 
 ACTIONS = 6  # of every game
 PLANES = {"asterix": 4, "breakout": 4, "freeway": 7, "seaquest": 10, "space_invaders": 6}

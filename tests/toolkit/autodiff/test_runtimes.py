@@ -22,9 +22,10 @@ from toolkit.bench.reference import Reference
 from toolkit.branch.branch import Branch
 from toolkit.branch.layers import BranchDropout
 from toolkit.branch.learning import Supervised
+from toolkit.branch.optimizers import SGD, Adam
 from toolkit.conversion.convert import convert_module
-from toolkit.training.module import Signature, TrainingModule
-from toolkit.training.optimizers import SGD, Adam
+from toolkit.conversion.signature import Signature
+from toolkit.training.module import TrainingModule
 
 BATCH, CLASSES, STEPS = 4, 5, 3
 LOSSES, WEIGHTS = 1e-4, 1e-3  # relative

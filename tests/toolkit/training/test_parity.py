@@ -22,10 +22,10 @@ from toolkit.autodiff.naming import named_variables
 from toolkit.bench.reference import Reference, keras_optimizer
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
+from toolkit.branch.optimizers import Adam, RMSProp
 from toolkit.conversion.convert import convert_module
 from toolkit.export.inspection import operations
 from toolkit.training.module import TrainingModule, training_inputs
-from toolkit.training.optimizers import Adam, RMSProp
 
 BATCH, STEPS = 4, 20
 SMALL, GRAPH = 256_000, 40_000  # bytes: branches with few weights, and what theirs may take beside

@@ -11,10 +11,10 @@ from toolkit import zoo
 from toolkit.branch.branch import Branch, sharing_everything
 from toolkit.branch.layers import BranchDropout
 from toolkit.branch.learning import Supervised
+from toolkit.branch.optimizers import RMSProp
 from toolkit.errors import ExperimentError
 from toolkit.experiment.players.cell import RlCell
 from toolkit.experiment.supervised.cell import SupervisedCell
-from toolkit.training.optimizers import RMSProp
 from toolkit.zoo import cifar10
 from toolkit.zoo.pair import Pair
 

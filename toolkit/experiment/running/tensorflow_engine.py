@@ -20,8 +20,9 @@ from toolkit.autodiff.rules import RULES
 from toolkit.autodiff.rules.random import RULES as RANDOM_RULES
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
+from toolkit.conversion.signature import Tensors
 from toolkit.training.double_q import double_q_loss, double_q_target
-from toolkit.training.module import TARGET, Tensors, TrainingModule
+from toolkit.training.module import TARGET, TrainingModule
 
 _PHILOX = 1  # TensorFlow's number of the algorithm
 _NUMBERS_AT_ONCE = 4  # that one value of Philox' counter gives

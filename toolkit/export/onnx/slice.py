@@ -11,8 +11,8 @@ import onnx
 from onnx import checker, helper
 
 from broker.aggregator.roles import BETWEEN
+from toolkit.autodiff.nested_layers import nested_layers
 from toolkit.autodiff.program import Node, Program, Value
-from toolkit.autodiff.trace import trace
 from toolkit.branch.branch import Branch
 from toolkit.errors import ModelError, UnsupportedOp
 from toolkit.export.onnx.operations import OPS, OnnxGraph, onnx_type
@@ -23,13 +23,7 @@ _OPSET, _IR = 17, 8
 
 def build_slice(branch: Branch) -> onnx.ModelProto:
     """A valid ONNX model that computes what the last shared layers put out."""
-    program = trace(
-        branch.model,
-        batch=1,
-        training=False,
-        input_dtype=branch.input_dtype,
-        input_scale=branch.input_scale,
-    )
+    program = branch.trace(batch=1, training=False)
     shared = _shared_layers(branch)
     graph = OnnxGraph(program, branch)
     sinks = _sinks(program, shared)
@@ -56,9 +50,9 @@ def build_slice(branch: Branch) -> onnx.ModelProto:
 
 def _shared_layers(branch: Branch) -> frozenset[str]:
     """The shared layers and all inside them, since a node knows only its innermost layer."""
-    layers = list(branch.model._flatten_layers(include_self=False))
+    layers = nested_layers(branch.model)
     shared = [layer for layer in layers if layer.name in branch.shared_layers]
-    inside = [inner for layer in shared for inner in layer._flatten_layers()]
+    inside = [inner for layer in shared for inner in (layer, *nested_layers(layer))]
     names = frozenset(layer.name for layer in inside)
     for layer in layers:
         if layer.name in names and not any(layer is inner for inner in inside):

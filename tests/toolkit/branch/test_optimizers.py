@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from toolkit.bench.reference import keras_optimizer
-from toolkit.training.optimizers import SGD, Adam, Optimizer, RMSProp
+from toolkit.branch.optimizers import SGD, Adam, Optimizer, RMSProp
 
 
 @pytest.mark.parametrize(
