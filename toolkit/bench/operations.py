@@ -18,9 +18,9 @@ from typing import Any
 import flatbuffers
 import numpy as np
 from rich.table import Table
-from tensorflow.lite.python import schema_py_generated as schema
 
 from toolkit.conversion.flatbuffer import Model, Operator, Subgraph, operation, parse
+from toolkit.conversion.tflite_internals import schema
 from toolkit.fresh_process import report_of
 
 # They have no meaning without the variables that they name, and take a copy's time.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import tempfile
 
 import tensorflow as tf
-from tensorflow.lite.python.convert import convert_saved_model
-from tensorflow.lite.python.lite import TFLiteSavedModelConverterV2
 
-from toolkit.conversion.flatbuffer import rewrite
+from toolkit.conversion.rewrite import rewrite
 from toolkit.conversion.signature import Convertible, Signature
+from toolkit.conversion.tflite_internals import convert_saved_model
 from toolkit.errors import ExportError
 
 
@@ -21,23 +20,11 @@ def convert_module(module: Convertible) -> bytes:
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
         tf.saved_model.save(module, folder, signatures=concrete, options=options)
         try:
-            data = _converted(folder, list(concrete))
+            data = convert_saved_model(folder, list(concrete))
         except Exception as error:  # the converter raises whatever it likes
             raise ExportError(f"the TFLite converter refused the branch: {error}") from error
 
     return rewrite(data, {name: (f.inputs, f.outputs) for name, f in functions.items()})
-
-
-def _converted(folder: str, names: list[str]) -> bytes:
-    """What `tf.lite.TFLiteConverter` answers, in 60 % of its time.
-
-    It loads what was saved twice, for its own statistics, and parses its answer three times.
-    """
-    converter = TFLiteSavedModelConverterV2(folder, {tf.saved_model.SERVING}, names)
-    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-    converter.experimental_enable_resource_variables = True
-    flags = converter._get_base_converter_args()
-    return bytes(convert_saved_model(enable_tflite_resource_variables=True, **flags))
 
 
 class _Numbered:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from tensorflow.lite.python import schema_py_generated as schema
 
 from toolkit.branch.branch import Branch
+from toolkit.conversion.tflite_internals import quantise_dense_per_tensor, schema
 from toolkit.errors import ExportError
 
 Images = npt.NDArray[Any]
@@ -42,8 +42,7 @@ def convert_inference(branch: Branch, quantisation: str, calibration: Images) ->
         if quantisation != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if quantisation == "dynamic":
-            # One scale for each unit of a dense layer is more than tflite-runtime 2.14 can read.
-            converter._experimental_disable_per_channel_quantization_for_dense_layers = True
+            quantise_dense_per_tensor(converter)
         if quantisation == "float16":
             converter.target_spec.supported_types = [tf.float16]
         if quantisation == "int8":

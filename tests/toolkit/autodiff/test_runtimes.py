@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 from keras import layers
-from tensorflow.lite.python import schema_py_generated as schema
 
 from firmware_sim.training.runtime import RUNTIMES
 from toolkit.autodiff.lower import Choice, Layer, Tuning
@@ -25,6 +24,7 @@ from toolkit.branch.learning import Supervised
 from toolkit.branch.optimizers import SGD, Adam
 from toolkit.conversion.convert import convert_module
 from toolkit.conversion.signature import Signature
+from toolkit.conversion.tflite_internals import schema
 from toolkit.training.module import TrainingModule
 
 BATCH, CLASSES, STEPS = 4, 5, 3

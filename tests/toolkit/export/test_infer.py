@@ -16,6 +16,7 @@ from firmware_sim.training.runtime import Model
 from toolkit import zoo
 from toolkit.branch.branch import Branch
 from toolkit.conversion.flatbuffer import operation, parse
+from toolkit.conversion.tflite_internals import schema
 from toolkit.errors import ExportError
 from toolkit.export.calibration import digit_images
 from toolkit.export.infer import convert_inference, synthetic_examples
@@ -109,14 +110,13 @@ def computed(data: bytes) -> dict[str, set[int]]:
 
 
 def test_int8_computes_in_integers(converted: Converted):
-    from tensorflow.lite.python.schema_py_generated import TensorType
-
+    kinds = schema.TensorType
     types = computed(converted.file("int8").read_bytes())
-    assert types.pop("QUANTIZE") == {TensorType.UINT8, TensorType.INT8}
-    assert types.pop("DEQUANTIZE") == {TensorType.INT8, TensorType.FLOAT32}
+    assert types.pop("QUANTIZE") == {kinds.UINT8, kinds.INT8}
+    assert types.pop("DEQUANTIZE") == {kinds.INT8, kinds.FLOAT32}
     assert types.keys() == {"CONV_2D", "MAX_POOL_2D", "RESHAPE", "FULLY_CONNECTED", "SOFTMAX"}
     for operation_name, used in types.items():
-        assert used <= {TensorType.INT8, TensorType.INT32}, operation_name
+        assert used <= {kinds.INT8, kinds.INT32}, operation_name
 
 
 def test_a_byte_means_itself_whatever_the_calibration_held(converted: Converted):

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorflow.lite.python import schema_py_generated as schema
 
 from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.branch.branch import Branch
 from toolkit.conversion.convert import convert_module
+from toolkit.conversion.tflite_internals import schema
 from toolkit.errors import ExportError
 from toolkit.export import bundle as stages
 from toolkit.export.bundle import export

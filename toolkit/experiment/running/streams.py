@@ -11,9 +11,8 @@ from __future__ import annotations
 import importlib
 import struct
 
-from tensorflow.lite.python import schema_py_generated as schema
-
 from firmware_sim.training.runtime import RUNTIMES, Model, choose_runtime
+from toolkit.conversion.tflite_internals import schema
 
 _SEED2 = 6  # offset of the field in the flatbuffer's table `RandomOptions`
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from tensorflow.lite.python import schema_py_generated as schema
 
-from toolkit.conversion.flatbuffer import rewrite
+from toolkit.conversion.rewrite import rewrite
+from toolkit.conversion.tflite_internals import schema
 
 SLOT = 3000  # numbers, all zero at first
 NAMES = {

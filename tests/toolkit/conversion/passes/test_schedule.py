@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.conversion.schedule import Task, most_alive, schedule
+from toolkit.conversion.passes.schedule import Task, most_alive, schedule
 
 EXTERNAL = 3  # tensors 0..2 are there from the start
 VARIABLES = 3

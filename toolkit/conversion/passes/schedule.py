@@ -1,5 +1,7 @@
 """Orders operations so that few bytes are alive at any time.
 
+The converter computes what the backward pass needs together with the forward pass, long before.
+
 List scheduling, from the end backwards: of the operations whose users are all placed, take the
 best, until none is left. Going backwards, an operation's outputs end (they are not alive before it)
 and its inputs begin. What is best is a guess, so two guesses are tried, and the order in which
@@ -13,6 +15,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from toolkit.conversion.flatbuffer import Model, Subgraph, operation, tensor_bytes
+
+_VARIABLES = frozenset({"READ_VARIABLE", "ASSIGN_VARIABLE"})
+
 
 @dataclass(frozen=True)
 class Task:
@@ -24,6 +30,32 @@ class Task:
     writes: tuple[int, ...] = ()
     in_place: bool = False  # the output is the input under another shape
     first: bool = False  # runs before everything else
+
+
+def schedule_operations(model: Model) -> None:
+    """Puts the operations of every subgraph in the order that keeps the fewest bytes alive."""
+    for subgraph in model.subgraphs:
+        sizes = [tensor_bytes(model, tensor) for tensor in subgraph.tensors]
+        order = schedule(_tasks(model, subgraph), sizes)
+        subgraph.operators = [subgraph.operators[i] for i in order]
+
+
+def _tasks(model: Model, subgraph: Subgraph) -> list[Task]:
+    tasks = []
+    for operator in subgraph.operators:
+        kind = operation(model, operator)
+        handles = [int(t) for t in operator.inputs[:1]] if kind in _VARIABLES else []
+        tasks.append(
+            Task(
+                inputs=tuple(int(t) for t in operator.inputs if t >= 0),
+                outputs=tuple(int(t) for t in operator.outputs),
+                reads=tuple(handles) if kind == "READ_VARIABLE" else (),
+                writes=tuple(handles) if kind == "ASSIGN_VARIABLE" else (),
+                in_place=kind == "RESHAPE",
+                first=kind in ("CALL_ONCE", "VAR_HANDLE"),
+            )
+        )
+    return tasks
 
 
 def schedule(tasks: Sequence[Task], sizes: Sequence[int]) -> list[int]:
