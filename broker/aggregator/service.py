@@ -1,78 +1,32 @@
-"""The aggregator: a coordinator between a channel and a store.
+"""The aggregator's loop: a coordinator between a channel and a store.
 
-One turn of the loop: take what has arrived, check it, offer it to the coordinator, write what was
-accepted to the journal, make that durable, and only then tell the devices. So whatever a device
-was told survives, and whatever was lost was never promised.
+One poll of the loop receives what has arrived, checks it, offers it to the coordinator, writes
+accepted updates to the journal, makes the journal durable, and only then answers the devices. So
+everything that was acknowledged survives, and what is lost was never acknowledged.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal
 
+from broker.aggregator.answers import LONGEST_LOGGED, Answer, accepted, logged, readable, refused
 from broker.aggregator.contract import Contract
 from broker.aggregator.counters import Counters
+from broker.aggregator.publisher import Publisher
 from broker.aggregator.store import Store
-from broker.errors import LinkRefused, Oversized, StoreError, WireError
+from broker.errors import LinkRefused, Oversized
 from broker.log import Log
-from broker.merging.asynchronous import Asynchronous
-from broker.merging.coordinator import MAX_DEVICES, Coordinator, Outcome, Settings, State
-from broker.merging.synchronous import Synchronous
-from broker.metrics import metrics_text
-from broker.protocol.messages import (
-    AggregatorState,
-    DeviceState,
-    Reason,
-    Refused,
-    Shared,
-    Update,
-    Verdict,
-    from_bytes,
-    to_bytes,
-)
-from broker.protocol.quantisation import to_half
-from broker.protocol.slice import Tensors
+from broker.merging.coordinator import Coordinator, Outcome, State
+from broker.protocol.messages import DeviceState, Reason, Refused, Update
 from broker.protocol.topics import Topics
-from broker.protocol.wire import Array
 from broker.transport.channel import Broken, Channel, Event, Message
 from broker.transport.transport import Connected, Disconnected
 
 BATCH = 64  # events handled between two commits
-JOURNAL_LIMIT = 64 * 2**20  # bytes; an asynchronous journal beyond this becomes a snapshot
+JOURNAL_LIMIT = 64 * 2**20  # bytes; a snapshot replaces a longer journal as soon as it can
 METRICS_SECONDS = 5.0
-SHOWN = ("profile", "branch", "runtime")  # what is logged of all that a birth says of its device
-LONGEST_SHOWN = 80  # characters
-ECHOED = 64  # characters of a nonce that a verdict repeats; no device's own is longer
-C = TypeVar("C", Update, DeviceState)
-COORDINATORS: dict[str, Callable[[Settings, State, float], Coordinator]] = {
-    "sync": Synchronous,
-    "async": Asynchronous,
-}
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What a device is told once everything before it is durable."""
-
-    verdict: Verdict
-    reply: bool = False  # and, in asynchronous mode, θ_shared for it alone
-
-
-def announcement(status: str, contract: Contract, settings: Settings) -> bytes:
-    """The aggregator's state; a device may have to work with the last one, so each says it all."""
-    return to_bytes(
-        AggregatorState(
-            status=status,
-            run=contract.run,
-            mode=settings.mode,
-            exchange=contract.exchange,
-            merge=settings.merge.name,
-            fingerprint=contract.fingerprint,
-        )
-    )
 
 
 class Aggregator:
@@ -82,8 +36,7 @@ class Aggregator:
         self,
         *,
         contract: Contract,
-        settings: Settings,
-        state: State,
+        coordinator: Coordinator,
         store: Store,
         channel: Channel,
         topics: Topics,
@@ -92,45 +45,47 @@ class Aggregator:
         clock: Callable[[], float] = time.monotonic,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
+        """`alive` is called in every poll, which shows that the loop has not stopped."""
         self.counters = Counters()
         self._contract = contract
-        self._settings = settings
+        self._coordinator = coordinator
         self._store = store
         self._channel = channel
         self._topics = topics
         self._log = log
-        self._downlink = downlink
         self._clock = clock
-        self._alive = alive  # hears, turn by turn, that the work goes on
+        self._alive = alive
+        self._publish = Publisher(
+            channel=channel,
+            topics=topics,
+            contract=contract,
+            coordinator=coordinator,
+            downlink=downlink,
+        )
         self._stopping = False
-        self._linked = False
-        self._greeting_due = False
-        self._present: set[str] = set()
+        self._connected = False
+        self._announcement_due = False
         self._metrics_due = 0.0
-        self._encoded: tuple[int, bytes] | None = None  # θ_shared by round
-        make = COORDINATORS[settings.mode]
-        self._coordinator: Coordinator = make(replace(settings, rounds=None), state, clock())
-        self._replay()
-        self._coordinator.settings = settings  # from now on: what was accepted before counts
 
     @property
     def state(self) -> State:
         return self._coordinator.state
 
     def stop(self) -> None:
-        """May be called from a signal handler."""
+        """Ends `run` after the current poll; may be called from a signal handler."""
         self._stopping = True
 
     def run(self, *, linger_seconds: float = 0.0) -> bool:
-        """Whether the last round is merged; otherwise `stop` was called.
+        """Returns whether the last round is merged; if not, `stop` was called.
 
-        Lingers after the last round until the devices have left, if it brought the broker.
+        After the last round it goes on for `linger_seconds` or until all devices have left: a
+        broker that ends with this process must not end before they have their result.
         """
         log, coordinator = self._log, self._coordinator
         log.event(
             "start",
             fleet=self._topics.fleet,
-            mode=self._settings.mode,
+            mode=coordinator.settings.mode,
             round=self.state.round,
             run=self.state.run,
         )
@@ -139,36 +94,39 @@ class Aggregator:
             text = "this --state has all its rounds; give more --rounds, or another --state."
             log.event("nothing_to_do", text=text)
         while not self._stopping and not coordinator.finished:
-            self.turn()
-        while coordinator.finished and not self._stopping and not self._told():
-            self.turn()
+            self.poll()
+        while coordinator.finished and not self._stopping and not self._save_result():
+            self.poll()
         until = self._clock() + linger_seconds
-        while (self._present or finished_before) and self._clock() < until and not self._stopping:
-            self.turn()
+        while (
+            (coordinator.present or finished_before)
+            and self._clock() < until
+            and not self._stopping
+        ):
+            self.poll()
         status = "finished" if coordinator.finished else "offline"
-        self._publish_state(status)
+        self._publish.state(status)
         self._publish_metrics()
-        if self._linked or coordinator.finished:  # then the end was told, over a link
-            self._channel.transport.flush(3.0)
+        if self._connected or coordinator.finished:  # without a link there is nothing to wait for
+            self._publish.flush(3.0)
         log.event("counters", **self.counters.values())
         log.event(status, round=self.state.round)
         return coordinator.finished
 
-    def turn(self) -> None:
+    def poll(self) -> None:
         """Handles what has arrived, and closes the round when it is due."""
         self._alive()
-        coordinator = self._coordinator
-        answers = [a for e in self._arrived() for a in self._handle(e)]
+        answers = [answer for event in self._arrived() for answer in self._handle(event)]
         self._store.commit()
-        if self._greeting_due:  # not earlier: θ_shared may hold what has just arrived
-            self._greeting_due = False
-            self._publish_state("online")
-            self._publish_shared()
-        self._tell(answers)
-        if self._store.journal_bytes > JOURNAL_LIMIT and self._settings.mode == "async":
-            self._store.snapshot(self.state)
+        if self._announcement_due:  # not earlier: θ_shared may hold what has just arrived
+            self._announcement_due = False
+            self._publish.state("online")
+            self._publish.shared()
+        self._send(answers)
+        if self._store.journal_bytes > JOURNAL_LIMIT:
+            self._replace_journal()
         now = self._clock()
-        if coordinator.closes_at(now) <= now:
+        if self._coordinator.closes_at(now) <= now:
             self._close(now)
         if now >= self._metrics_due:
             self._publish_metrics()
@@ -185,16 +143,16 @@ class Aggregator:
             event = self._channel.receive(0.0) if len(events) < BATCH else None
         return events
 
-    def _handle(self, event: Event) -> list[_Answer]:
+    def _handle(self, event: Event) -> list[Answer]:
         match event:
             case Connected():
-                self._linked = True
+                self._connected = True
                 self._log.event("connected")
-                self._greeting_due = True
+                self._announcement_due = True
             case Disconnected(reason, final):
                 if final:
                     raise LinkRefused(reason)
-                self._linked = False
+                self._connected = False
                 self._log.event("disconnected", reason=reason)
             case Message(topic, payload):
                 match self._topics.sender(topic):
@@ -208,19 +166,19 @@ class Aggregator:
                 reason = Reason.OVERSIZED if isinstance(error, Oversized) else Reason.MALFORMED
                 if sender := self._topics.sender(topic):
                     device, kind = sender
-                    about = "join" if kind == "state" else "update"
-                    return [self._refusal(device, about, Refused(reason, str(error)))]
+                    about: Literal["join", "update"] = "join" if kind == "state" else "update"
+                    return [self._refuse(device, about, Refused(reason, str(error)), None)]
         return []
 
-    def _take_update(self, device: str, payload: bytes) -> _Answer:
+    def _take_update(self, device: str, payload: bytes) -> Answer:
         begin = self._clock()
         update = None
         try:
             update = self._contract.check_update(payload, device)
             outcome = self._coordinator.offer(update)
-        except Refused as refused:
-            claim = update or self._claim(Update, payload)
-            return self._refusal(device, "update", refused, claim)
+        except Refused as refusal:
+            message = update or readable(Update, payload, self._contract.largest_message)
+            return self._refuse(device, "update", refusal, message)
         self.counters.merge_seconds += self._clock() - begin
         if outcome is Outcome.ACCEPTED:
             self._store.append(payload)
@@ -228,166 +186,91 @@ class Aggregator:
             self._log.event("accepted", device=device, round=update.round, samples=update.samples)
         else:
             self.counters.updates_duplicate += 1
-        return _Answer(self._verdict(device, "update", update), reply=True)
+        return self._accept(update)
 
-    def _claim(self, kind: type[C], payload: bytes) -> C | None:
-        """What a refused message says of itself, so that its device knows which one is meant."""
-        try:
-            return from_bytes(kind, payload, limit=self._contract.largest_message)
-        except WireError:
-            return None
-
-    def _take_birth(self, device: str, payload: bytes) -> list[_Answer]:
-        if not payload:  # a cleared retained message
+    def _take_birth(self, device: str, payload: bytes) -> list[Answer]:
+        if not payload:  # a retained message was cleared
             return []
+        state = None
         try:
             state = self._contract.check_birth(payload, device)
-        except Refused as refused:
+            if not state.online:
+                self._leave(device)
+                return []
+            joined = self._coordinator.join(device)
+        except Refused as refusal:
             self._leave(device)
-            return [self._refusal(device, "join", refused, self._claim(DeviceState, payload))]
-        if not state.online:
-            self._leave(device)
-            return []
-        if len(self._present) >= MAX_DEVICES and device not in self._present:
-            full = Refused(Reason.FULL, f"the fleet has its {MAX_DEVICES} devices.")
-            return [self._refusal(device, "join", full, state)]
-        self._coordinator.join(device)
-        if device not in self._present:
-            self._log.event("joined", device=device, **_shown(state.about))
-        self._present.add(device)
+            message = state or readable(DeviceState, payload, self._contract.largest_message)
+            return [self._refuse(device, "join", refusal, message)]
+        if joined:
+            self._log.event("joined", device=device, **logged(state.about))
         self.counters.births_accepted += 1
-        return [_Answer(self._verdict(device, "join", state), reply=True)]
+        return [self._accept(state)]
 
     def _leave(self, device: str) -> None:
-        self._coordinator.leave(device)
-        if device in self._present:
-            self._present.discard(device)
+        if self._coordinator.leave(device):
             self._log.event("left", device=device)
 
-    def _refusal(
-        self, device: str, about: str, refused: Refused, claim: Update | DeviceState | None = None
-    ) -> _Answer:
-        self.counters.refused[refused.reason] += 1
-        name = device[:LONGEST_SHOWN]
-        self._log.event("refused", device=name, reason=refused.reason, text=str(refused))
-        return _Answer(self._verdict(device, about, claim, refused))
+    def _accept(self, message: Update | DeviceState) -> Answer:
+        return accepted(message, run=self.state.run, round=self.state.round)
 
-    def _verdict(
+    def _refuse(
         self,
         device: str,
-        about: str,
-        answered: Update | DeviceState | None = None,
-        refused: Refused | None = None,
-    ) -> Verdict:
-        """A birth is named by the fingerprint of its slice, an update by its nonce."""
-        nonce = answered.nonce if isinstance(answered, Update) else ""
-        nonce = answered.fingerprint if isinstance(answered, DeviceState) else nonce
-        return Verdict(
-            device=device,
-            about=about,
-            run=self.state.run,
-            accepted=refused is None,
-            round=answered.round if isinstance(answered, Update) else self.state.round,
-            nonce=nonce[:ECHOED],
-            reason=str(refused.reason) if refused else "",
-            text=str(refused) if refused else "",
-        )
+        about: Literal["join", "update"],
+        refusal: Refused,
+        message: Update | DeviceState | None,
+    ) -> Answer:
+        self.counters.refused[refusal.reason] += 1
+        name = device[:LONGEST_LOGGED]
+        self._log.event("refused", device=name, reason=refusal.reason, text=str(refusal))
+        run, round = self.state.run, self.state.round
+        return refused(device, about, refusal, message, run=run, round=round)
 
     # --- what leaves ----------------------------------------------------------------------
 
-    def _tell(self, answers: Sequence[_Answer]) -> None:
-        # θ first, so that a device that has joined starts from this and not from an older one;
-        # and once, however often a device has asked.
-        if self._settings.mode == "async":
-            for device in dict.fromkeys(a.verdict.device for a in answers if a.reply):
-                self._channel.publish(self._topics.reply(device), self._shared())
-        for answer in answers:
-            # A name may be so long that there is no topic to answer it on.
-            with contextlib.suppress(ValueError):
-                topic = self._topics.verdict(answer.verdict.device)
-                self._channel.publish(topic, to_bytes(answer.verdict))
+    def _send(self, answers: Sequence[Answer]) -> None:
+        # θ_shared before the verdict: a device that has joined starts from it, not from an older
+        # one. And once for each device, however many answers it gets.
+        if self._coordinator.replies_individually:
+            self._publish.replies(dict.fromkeys(a.verdict.device for a in answers if a.reply))
+        self._publish.verdicts(answer.verdict for answer in answers)
 
     def _close(self, now: float) -> None:
         closed = self._coordinator.close(now)
-        took = self._clock() - now
-        self.counters.merge_seconds += took
+        seconds = self._clock() - now
+        self.counters.merge_seconds += seconds
+        round, devices = self.state.round, closed.devices
         if not closed.merged:
             self.counters.rounds_extended += 1
-            quorum = self._settings.quorum
-            self._log.event(
-                "extended", round=self.state.round, devices=closed.devices, quorum=quorum
-            )
+            quorum = self._coordinator.settings.quorum
+            self._log.event("extended", round=round, devices=devices, quorum=quorum)
             return
         self._store.snapshot(self.state)
         self.counters.rounds_merged += 1
         self.counters.tensors_held_back += len(closed.held_back)
-        self._log.event("merged", round=self.state.round, devices=closed.devices, seconds=took)
+        self._log.event("merged", round=round, devices=devices, seconds=seconds)
         if closed.held_back:
             self._log.event("held_back", tensors=list(closed.held_back))
-        self._publish_shared()
+        self._publish.shared()
 
-    def _told(self) -> bool:
-        """The end of the run is on the broker, and on disk."""
-        if self._settings.mode == "async":  # a synchronous round was written when it was merged
+    def _save_result(self) -> bool:
+        """Returns whether the last θ_shared is on the disk and on the broker."""
+        self._replace_journal()
+        self._publish.shared()
+        return self._publish.flush(10.0)
+
+    def _replace_journal(self) -> None:
+        """Replaces the journal by a snapshot, if the coordinator's state allows it."""
+        if self._store.journal_bytes and self._coordinator.state_is_complete:
             self._store.snapshot(self.state)
-        self._publish_shared()
-        return self._channel.transport.flush(10.0)
-
-    def _shared(self) -> bytes:
-        if self._encoded is None or self._encoded[0] != self.state.round:
-            shared = Shared(
-                run=self.state.run,
-                round=self.state.round,
-                fingerprint=self._contract.fingerprint,
-                last=self._coordinator.finished,
-                tensors=self._sent(self.state.shared),
-            )
-            self._encoded = self.state.round, to_bytes(shared)
-        return self._encoded[1]
-
-    def _sent(self, tensors: Tensors) -> dict[str, Array]:
-        """θ_shared as devices get it; ours stays float32, so that small changes add up."""
-        if self._downlink == "float32":
-            return dict(tensors)
-        return {name: to_half(value) for name, value in tensors.items()}
-
-    def _publish_shared(self) -> None:
-        self._channel.publish(self._topics.shared, self._shared(), retain=True)
-
-    def _publish_state(self, status: str) -> None:
-        state = announcement(status, self._contract, self._settings)
-        self._channel.publish(self._topics.aggregator_state, state, retain=True)
 
     def _publish_metrics(self) -> None:
         self._metrics_due = self._clock() + METRICS_SECONDS
         transport, counters = self._channel.transport, self.counters
         counters.round = self.state.round
-        counters.devices_present = len(self._present)
+        counters.devices_present = len(self._coordinator.present)
         counters.received_bytes = transport.received_bytes
         counters.sent_bytes = transport.sent_bytes
         counters.packets_dropped = transport.dropped
-        text = metrics_text(counters.values())
-        self._channel.publish(self._topics.aggregator_metrics, text.encode(), retain=True)
-
-    # --- after a restart ------------------------------------------------------------------
-
-    def _replay(self) -> None:
-        """Offers what the journal holds once more; it was checked and accepted before."""
-        replayed = 0
-        for payload in self._store.journal():
-            try:
-                update = self._contract.read_checked(payload)
-            except WireError:
-                raise StoreError("the journal was written by another version.") from None
-            self._coordinator.offer(update)
-            replayed += 1
-        if self._store.cut_bytes:
-            self._log.event("journal_cut", bytes=self._store.cut_bytes)
-        if replayed:
-            self._log.event("replayed", updates=replayed, round=self.state.round)
-
-
-def _shown(about: Mapping[str, Any]) -> dict[str, str]:
-    """Of what a birth says of its device, what can be a field and a text of a log."""
-    found = ((key, about.get(key)) for key in SHOWN)
-    return {k: v[:LONGEST_SHOWN] for k, v in found if isinstance(v, str)}
+        self._publish.metrics(counters.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from onnx import checker, numpy_helper, shape_inference
 
 from broker.aggregator.roles import read_roles
 from broker.errors import SliceError
-from broker.protocol.slice import SharedTensor, Slice, Tensors
+from broker.protocol.slice import SharedTensor, Slice, Tensors, union
 
 LIMIT = 256 * 2**20  # bytes
 _PLAIN = {
@@ -29,6 +30,15 @@ def read_slice(source: Path | str | bytes, *, limit: int = LIMIT) -> tuple[Slice
     roles = read_roles(model.graph, {name: array.shape for name, array in values.items()})
     tensors = (SharedTensor.of(n, a.shape, "float32", roles[n]) for n, a in values.items())
     return Slice.of(tensors), values
+
+
+def read_slices(files: Sequence[Path]) -> tuple[Slice, Tensors]:
+    """Returns the union of the slices; a tensor starts from the first file that holds it."""
+    read = [read_slice(file) for file in files]
+    start: Tensors = {}
+    for _, values in read:
+        start = values | start
+    return union(found for found, _ in read), start
 
 
 def _load(source: Path | str | bytes, limit: int, where: str) -> bytes:

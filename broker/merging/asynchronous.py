@@ -5,22 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from broker.merging.coordinator import (
-    Closed,
-    Entry,
-    Outcome,
-    Settings,
-    State,
-    check_newcomer,
-    entry_of,
-    is_finished,
-)
+from broker.merging.coordinator import Closed, Coordinator, Entry, Settings, State, entry_of
 from broker.merging.merge import clipped, scaled
 from broker.merging.staleness import staleness_weight
 from broker.protocol.messages import Reason, Refused, Update
 
 
-class Asynchronous:
+class Asynchronous(Coordinator):
     """Every accepted update is a round of its own: θ ← θ + w(s) · α · Δ.
 
     s = merges since the device received its θ; w is the staleness rule.
@@ -34,32 +25,30 @@ class Asynchronous:
     before the optimiser steps; Adam, which divides by their size, feels little of it.
     """
 
+    replies_individually = True
+
     def __init__(self, settings: Settings, state: State, now: float) -> None:
-        self.settings = settings
-        self.state = state
+        super().__init__(settings, state, now)
         # By tensor, over the ledger: the devices that hold it, and their samples.
         self._devices: Counter[str] = Counter()
         self._samples: Counter[str] = Counter()
         for entry in state.ledger.values():
             self._count(entry, 1)
 
+    @classmethod
+    def replay_identity(cls, settings: Settings) -> str:
+        """All rules of merging: a replay merges every update of the journal again."""
+        merge = settings.merge
+        rules = f"{merge.name}, clip norm {merge.clip_norm}, {settings.staleness}"
+        return f"{rules}, {settings.optimizer}"
+
     @property
-    def finished(self) -> bool:
-        return is_finished(self.settings, self.state)
+    def state_is_complete(self) -> bool:
+        return True
 
-    def join(self, device: str) -> None:
-        """Presence does not matter here: nobody waits for anybody."""
-
-    def leave(self, device: str) -> None:
-        """As for `join`."""
-
-    def offer(self, update: Update) -> Outcome:
+    def accept(self, update: Update) -> None:
         state = self.state
         last = state.ledger.get(update.device)
-        if last is not None and (last.round, last.nonce) == (update.round, update.nonce):
-            return Outcome.DUPLICATE
-        if self.finished:
-            raise Refused(Reason.FINISHED, f"the fleet has finished after {state.round} updates.")
         if update.round > state.round:
             raise Refused(
                 Reason.EARLY, f"the update starts from θ {update.round}; this is {state.round}."
@@ -67,7 +56,7 @@ class Asynchronous:
         # A device starts anew from each reply, so its rounds only grow.
         if last is not None and update.round <= last.round:
             raise Refused(Reason.REPLAYED, "the update is not newer than this device's last one.")
-        check_newcomer(update.device, state.ledger)
+        self._check_newcomer(update.device)
         change, _ = clipped(update.tensors, self.settings.merge.clip_norm)
         change = scaled(change, self._weights(update, last))
         # Nothing has changed before this line: a step may be impossible.
@@ -77,7 +66,6 @@ class Asynchronous:
         if last is not None:
             self._count(last, -1)
         self._count(entry, 1)
-        return Outcome.ACCEPTED
 
     def closes_at(self, now: float) -> float:
         return math.inf

@@ -7,10 +7,11 @@ same order gives the same θ, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
+from typing import ClassVar
 
 from broker.errors import MergeRefused, SettingsRefused
 from broker.merging.merge import MergeRule
@@ -90,34 +91,6 @@ class State:
     ledger: dict[str, Entry] = field(default_factory=dict)
 
 
-class Coordinator(Protocol):
-    """Algorithm 2 or 3 of the paper."""
-
-    settings: Settings
-
-    @property
-    def state(self) -> State: ...
-
-    @property
-    def finished(self) -> bool: ...
-
-    def join(self, device: str) -> None: ...
-
-    def leave(self, device: str) -> None: ...
-
-    def offer(self, update: Update) -> Outcome:
-        """Takes a checked update, or raises `Refused`; nothing changes then."""
-        ...
-
-    def closes_at(self, now: float) -> float:
-        """When the open round closes if no other update comes; infinity if it never does."""
-        ...
-
-    def close(self, now: float) -> Closed:
-        """Ends the open round, which is due."""
-        ...
-
-
 @dataclass(frozen=True)
 class Closed:
     """How a round ended: merged, or (below quorum) extended without any change."""
@@ -127,14 +100,83 @@ class Closed:
     held_back: tuple[str, ...] = ()  # tensors that too few devices held for the merge rule
 
 
+class Coordinator(ABC):
+    """Algorithm 2 or 3 of the paper: what both share, and what each answers in its own way."""
+
+    replies_individually: ClassVar[bool]  # each accepted device gets θ_shared on its own topic
+
+    def __init__(self, settings: Settings, state: State, now: float) -> None:
+        self.settings = settings
+        self.state = state
+        self.present: set[str] = set()  # devices that have joined and not left since the start
+
+    @classmethod
+    @abstractmethod
+    def replay_identity(cls, settings: Settings) -> str:
+        """Returns the settings that must be the same when a journal is replayed, as text."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round is merged."""
+        return self.settings.rounds is not None and self.state.round >= self.settings.rounds
+
+    @property
+    @abstractmethod
+    def state_is_complete(self) -> bool:
+        """Whether `state` holds all accepted updates: a snapshot may then replace the journal."""
+
+    def join(self, device: str) -> bool:
+        """Notes that a device is present; returns whether it was not. Raises `Refused` if full."""
+        if device in self.present:
+            return False
+        _check_room(self.present)
+        self.present.add(device)
+        return True
+
+    def leave(self, device: str) -> bool:
+        """Notes that a device is gone; returns whether it was present."""
+        was_present = device in self.present
+        self.present.discard(device)
+        return was_present
+
+    def offer(self, update: Update) -> Outcome:
+        """Takes a checked update, or raises `Refused`; nothing changes then."""
+        last = self.state.ledger.get(update.device)
+        if last is not None and (last.round, last.nonce) == (update.round, update.nonce):
+            return Outcome.DUPLICATE
+        if self.finished:
+            raise Refused(
+                Reason.FINISHED, f"the fleet has finished after round {self.state.round}."
+            )
+        self.accept(update)
+        return Outcome.ACCEPTED
+
+    @abstractmethod
+    def accept(self, update: Update) -> None:
+        """Takes an update that is new, or raises `Refused`; nothing changes then.
+
+        Also for updates of the journal: they were accepted before, and count even if the fleet
+        was started again with fewer rounds.
+        """
+
+    @abstractmethod
+    def closes_at(self, now: float) -> float:
+        """Returns when the open round closes if no other update comes; infinity for never."""
+
+    @abstractmethod
+    def close(self, now: float) -> Closed:
+        """Ends the open round, which is due."""
+
+    def _check_newcomer(self, device: str) -> None:
+        if device not in self.state.ledger:
+            _check_room(self.state.ledger)
+
+
 def entry_of(update: Update) -> Entry:
+    """Returns what the ledger keeps of an accepted update."""
     return Entry(update.round, update.nonce, update.samples, tuple(sorted(update.tensors)))
 
 
-def check_newcomer(device: str, ledger: Mapping[str, Entry]) -> None:
-    if device not in ledger and len(ledger) >= MAX_DEVICES:
+def _check_room(devices: Collection[str]) -> None:
+    if len(devices) >= MAX_DEVICES:
         raise Refused(Reason.FULL, f"the fleet has its {MAX_DEVICES} devices.")
-
-
-def is_finished(settings: Settings, state: State) -> bool:
-    return settings.rounds is not None and state.round >= settings.rounds

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import math
 
-from broker.merging.coordinator import (
-    Closed,
-    Outcome,
-    Settings,
-    State,
-    check_newcomer,
-    entry_of,
-    is_finished,
-)
+from broker.merging.coordinator import Closed, Coordinator, Settings, State, entry_of
 from broker.merging.merge import tally
 from broker.protocol.messages import Reason, Refused, Update
 
 
-class Synchronous:
+class Synchronous(Coordinator):
     """Round r takes one update from each device that starts from θ_r.
 
     It closes as soon as every device that is present has sent (and at least `quorum` have), or at
@@ -26,32 +18,37 @@ class Synchronous:
     θ_shared and goes on.
     """
 
+    replies_individually = False
+
     def __init__(self, settings: Settings, state: State, now: float) -> None:
-        self.settings = settings
-        self.state = state
+        super().__init__(settings, state, now)
         self._tally = tally(settings.merge)
         self._received: set[str] = set()
-        # After a restart: whoever took part before is taken to be there until it says otherwise.
-        self._present = {d for d, entry in state.ledger.items() if entry.round >= state.round - 1}
+        # After a restart, devices of the last rounds are waited for until they join or leave.
+        self._expected = {d for d, entry in state.ledger.items() if entry.round >= state.round - 1}
         self._deadline = now + settings.deadline_seconds
 
+    @classmethod
+    def replay_identity(cls, settings: Settings) -> str:
+        """Nothing: a replay only fills the open round, which is merged as it closes."""
+        return ""
+
     @property
-    def finished(self) -> bool:
-        return is_finished(self.settings, self.state)
+    def state_is_complete(self) -> bool:
+        return not self._received
 
-    def join(self, device: str) -> None:
-        self._present.add(device)
+    def join(self, device: str) -> bool:
+        joined = super().join(device)
+        self._expected.discard(device)
+        return joined
 
-    def leave(self, device: str) -> None:
-        self._present.discard(device)
+    def leave(self, device: str) -> bool:
+        self._expected.discard(device)
+        return super().leave(device)
 
-    def offer(self, update: Update) -> Outcome:
+    def accept(self, update: Update) -> None:
         state = self.state
         last = state.ledger.get(update.device)
-        if last is not None and (last.round, last.nonce) == (update.round, update.nonce):
-            return Outcome.DUPLICATE
-        if self.finished:
-            raise Refused(Reason.FINISHED, f"the fleet has finished after round {state.round}.")
         if update.round < state.round:
             raise Refused(
                 Reason.LATE, f"the update is for round {update.round}; this is {state.round}."
@@ -62,17 +59,17 @@ class Synchronous:
             )
         if last is not None and last.round == update.round:
             raise Refused(Reason.SECOND, "this device's update for the round is already in.")
-        check_newcomer(update.device, state.ledger)
+        self._check_newcomer(update.device)
         self._tally.add(update.device, update.tensors, update.samples)
         self._received.add(update.device)
         state.ledger[update.device] = entry_of(update)
-        return Outcome.ACCEPTED
 
     def closes_at(self, now: float) -> float:
         if self.finished:
             return math.inf
-        complete = len(self._received) >= self.settings.quorum and self._present <= self._received
-        return now if complete else self._deadline
+        enough = len(self._received) >= self.settings.quorum
+        complete = self.present <= self._received and self._expected <= self._received
+        return now if enough and complete else self._deadline
 
     def close(self, now: float) -> Closed:
         self._deadline = now + self.settings.deadline_seconds

@@ -7,12 +7,14 @@ retained message stays retained part by part. No other topic ends in a number.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from broker.errors import Oversized, WireError
 from broker.protocol.parts import SMALLEST, Assembler, split
 from broker.transport.mqtt_rules import PACKET_ROOM
-from broker.transport.transport import Connected, Disconnected, Packet, Transport
+from broker.transport.transport import Connected, Disconnected, Packet, Transport, Will
 
 PART_BYTES = 900_000  # below the 1 MB that careful brokers take
 _PARTS_AT_ONCE = 64
@@ -35,6 +37,17 @@ class Broken:
 
 
 Event = Message | Broken | Connected | Disconnected
+
+
+class OpenChannel(Protocol):
+    """Opens the channel of a member of a fleet; `limit` is the most bytes that a message may have.
+
+    The transport behind it may be MQTT, the broker in memory, or one that a test brings.
+    """
+
+    def __call__(
+        self, *, client_id: str, subscriptions: Sequence[str], will: Will | None, limit: int
+    ) -> Channel: ...
 
 
 class Channel:

@@ -94,7 +94,7 @@ def open_channel(
     *,
     client_id: str,
     subscriptions: Sequence[str],
-    will: Will,
+    will: Will | None,
     limit: int,
     inbox_bytes: int,
     part_bytes: int = PART_BYTES,

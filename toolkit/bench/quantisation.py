@@ -20,10 +20,11 @@ from typing import Any
 import keras
 from rich.table import Table
 
-from broker.aggregator.__main__ import read_slices
+from broker.aggregator.slice_file import read_slices
 from broker.log import Log
 from broker.protocol.topics import AGGREGATOR, Topics
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
+from broker.transport.transport import Will
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import runtime_for, shared_slice
 from firmware_sim.device.compression import Compression
@@ -178,8 +179,8 @@ def _counting(sent: dict[str, int]) -> Connect:
                     sent[device] += len(payload)
             super().publish(topic, payload, retain=retain)
 
-    def connect(*, client_id: str, subscriptions: Sequence[str]) -> Counting:
-        return Counting(broker, client_id=client_id, subscriptions=subscriptions)
+    def connect(*, client_id: str, subscriptions: Sequence[str], will: Will | None) -> Counting:
+        return Counting(broker, client_id=client_id, subscriptions=subscriptions, will=will)
 
     return connect
 

@@ -13,20 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from broker.aggregator.contract import Contract
+from broker.aggregator.build import AggregatorSpec, build_aggregator
 from broker.aggregator.service import Aggregator
-from broker.aggregator.store import Identity, Store
 from broker.log import Log
-from broker.merging.coordinator import Settings, State
+from broker.merging.coordinator import Settings
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import Delta
 from broker.protocol.slice import Slice, Tensors
-from broker.protocol.topics import AGGREGATOR, Topics
+from broker.protocol.topics import Topics
 from broker.transport.address import Address
-from broker.transport.channel import Channel
+from broker.transport.channel import Channel, OpenChannel
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.mqtt import MqttTransport
-from broker.transport.transport import Transport
+from broker.transport.transport import Transport, Will
 from firmware_sim.device.agent import Agent
 from firmware_sim.device.compression import Compression
 from firmware_sim.errors import Stopped
@@ -40,7 +39,9 @@ _LIMIT = 64 * 2**20  # bytes of a message
 class Connect(Protocol):
     """How a member of the fleet reaches the broker."""
 
-    def __call__(self, *, client_id: str, subscriptions: Sequence[str]) -> Transport: ...
+    def __call__(
+        self, *, client_id: str, subscriptions: Sequence[str], will: Will | None
+    ) -> Transport: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ class Fleet:
     rounds: int
     folder: Path  # where the aggregator keeps its state
     log: Log
-    coordinator: str = "sync"  # or async: then every update is a merge
+    mode: str = "sync"  # or async: then every update is a merge
     merge: str = "samples"
 
 
@@ -76,8 +77,8 @@ def in_memory() -> Connect:
     """Over a broker within this process."""
     broker = MemoryBroker()
 
-    def connect(*, client_id: str, subscriptions: Sequence[str]) -> Transport:
-        return MemoryTransport(broker, client_id=client_id, subscriptions=subscriptions)
+    def connect(*, client_id: str, subscriptions: Sequence[str], will: Will | None) -> Transport:
+        return MemoryTransport(broker, client_id=client_id, subscriptions=subscriptions, will=will)
 
     return connect
 
@@ -85,8 +86,8 @@ def in_memory() -> Connect:
 def over_mqtt(address: Address) -> Connect:
     """Over a real broker."""
 
-    def connect(*, client_id: str, subscriptions: Sequence[str]) -> Transport:
-        return MqttTransport(address, client_id=client_id, subscriptions=subscriptions)
+    def connect(*, client_id: str, subscriptions: Sequence[str], will: Will | None) -> Transport:
+        return MqttTransport(address, client_id=client_id, subscriptions=subscriptions, will=will)
 
     return connect
 
@@ -95,7 +96,7 @@ def run_fleet(fleet: Fleet, connect: Connect) -> Mapping[str, dict[str, float]]:
     """The scores of every member after the last round; goes on where a predecessor was killed."""
     topics = Topics(fleet.name)
     with contextlib.ExitStack() as stack:
-        aggregator = _aggregator(fleet, topics, connect, stack)
+        aggregator = _aggregator(fleet, connect, stack)
         agents = {member.name: _agent(member, topics, connect, stack) for member in fleet.members}
         pool = stack.enter_context(ThreadPoolExecutor(1 + len(agents)))
         stack.enter_context(_stopping(aggregator, fleet.members))
@@ -120,43 +121,37 @@ def _stopping(aggregator: Aggregator, members: Sequence[Member]) -> Iterator[Non
             member.rounds.stop()
 
 
-def _aggregator(
-    fleet: Fleet, topics: Topics, connect: Connect, stack: contextlib.ExitStack
-) -> Aggregator:
-    settings = Settings(
-        mode=fleet.coordinator,
-        merge=MergeRule(fleet.merge),
-        optimizer=Delta(),
-        quorum=len(fleet.members),
-        deadline_seconds=NEVER,
-        rounds=fleet.rounds,
+def _aggregator(fleet: Fleet, connect: Connect, stack: contextlib.ExitStack) -> Aggregator:
+    spec = AggregatorSpec(
+        fleet=fleet.name,
+        known=fleet.known,
+        start=fleet.start,
+        settings=Settings(
+            mode=fleet.mode,
+            merge=MergeRule(fleet.merge),
+            optimizer=Delta(),
+            quorum=len(fleet.members),
+            deadline_seconds=NEVER,
+            rounds=fleet.rounds,
+        ),
+        folder=fleet.folder,
+        run=fleet.name,
     )
-    merging = fleet.merge if fleet.coordinator == "async" else ""
-    identity = Identity(
-        fleet.name, fleet.known.fingerprint, fleet.coordinator, "delta", "Delta", merging
-    )
-    store = stack.enter_context(contextlib.closing(Store(fleet.folder, identity)))
-    state = store.load()
-    if state is None:
-        state = State(fleet.name, 0, fleet.start, settings.optimizer.initial(fleet.start))
-        store.snapshot(state)
-    return Aggregator(
-        contract=Contract.of(fleet.known, exchange="delta", run=state.run),
-        settings=settings,
-        state=state,
-        store=store,
-        channel=_channel(connect, topics, AGGREGATOR, topics.of_aggregator(), stack),
-        topics=topics,
-        log=fleet.log,
-    )
+    return build_aggregator(spec, _channels(connect), stack, log=fleet.log)
 
 
 def _agent(member: Member, topics: Topics, connect: Connect, stack: contextlib.ExitStack) -> Agent:
+    channel = _channels(connect)(
+        client_id=topics.client_id(member.name),
+        subscriptions=topics.of_device(member.name),
+        will=None,
+        limit=_LIMIT,
+    )
     return Agent(
         device=member.name,
         shared=member.shared,
         rounds=member.rounds,
-        channel=_channel(connect, topics, member.name, topics.of_device(member.name), stack),
+        channel=stack.enter_context(contextlib.closing(channel)),
         topics=topics,
         limit=_LIMIT,
         log=member.log,
@@ -165,13 +160,11 @@ def _agent(member: Member, topics: Topics, connect: Connect, stack: contextlib.E
     )
 
 
-def _channel(
-    connect: Connect,
-    topics: Topics,
-    member: str,
-    subscriptions: Sequence[str],
-    stack: contextlib.ExitStack,
-) -> Channel:
-    transport = connect(client_id=topics.client_id(member), subscriptions=subscriptions)
-    channel = Channel(transport, limit=_LIMIT, held_limit=_LIMIT)
-    return stack.enter_context(contextlib.closing(channel))
+def _channels(connect: Connect) -> OpenChannel:
+    def open_channel(
+        *, client_id: str, subscriptions: Sequence[str], will: Will | None, limit: int
+    ) -> Channel:
+        transport = connect(client_id=client_id, subscriptions=subscriptions, will=will)
+        return Channel(transport, limit=limit, held_limit=_LIMIT)
+
+    return open_channel

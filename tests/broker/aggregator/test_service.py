@@ -3,6 +3,7 @@
 Nothing here waits: the aggregator's transport moves a clock instead, and each `turn` is called.
 """
 
+import contextlib
 import copy
 import io
 import json
@@ -17,9 +18,10 @@ import numpy as np
 import pytest
 
 import broker.aggregator.service
-from broker.aggregator.contract import MAX_SAMPLES, Contract
+from broker.aggregator.build import AggregatorSpec, build_aggregator
+from broker.aggregator.contract import MAX_SAMPLES
 from broker.aggregator.counters import Counters
-from broker.aggregator.service import Aggregator, announcement
+from broker.aggregator.service import Aggregator
 from broker.aggregator.store import Identity, Store
 from broker.errors import LinkRefused, StoreError
 from broker.log import Log
@@ -167,10 +169,11 @@ class Fleet:
     store: Brittle
     clock: Clock
     log: io.StringIO
+    stack: contextlib.ExitStack
 
     def turn(self, times: int = 1) -> None:
         for _ in range(times):
-            self.aggregator.turn()
+            self.aggregator.poll()
 
     def settle(self) -> None:
         """Turns until nothing has arrived that was not handled."""
@@ -181,8 +184,7 @@ class Fleet:
     def end(self) -> None:
         """Without a goodbye, as a kill does it."""
         self.transport.drop()
-        self.transport.close()
-        self.store.close()
+        self.stack.close()
 
     def device(self, name: str, shared: Slice = STEM) -> Device:
         return Device(self.memory, name, shared)
@@ -218,7 +220,7 @@ Start = Callable[..., Fleet]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts an aggregator, or starts it again from the folder of another one."""
-    stores: list[Store] = []
+    stacks: list[contextlib.ExitStack] = []
 
     def begin(
         mode: str = "sync",
@@ -236,40 +238,51 @@ def start(tmp_path: Path) -> Iterator[Start]:
             optimizer=Delta(),
             **{"deadline_seconds": DEADLINE, "staleness": "none"} | more,
         )
-        folder = tmp_path / "state"
-        store = Brittle(
-            folder, Identity("greenhouse", WHOLE.fingerprint, settings.mode, "delta", "Delta")
-        )
-        stores.append(store)
-        found = store.load()
-        if found is None:
-            found = state or State("run-1", 0, ones(0.0, WHOLE), {})
-            store.snapshot(found)
-        contract = Contract.of(WHOLE, exchange="delta", run=found.run)
-        transport = Unhurried(
-            memory,
-            client_id="aggregator",
-            subscriptions=TOPICS.of_aggregator(),
-            will=Will(TOPICS.aggregator_state, announcement("offline", contract, settings)),
-        )
-        transport.clock = clock = Clock()
-        log = io.StringIO()
-        aggregator = Aggregator(
-            contract=contract,
+        spec = AggregatorSpec(
+            fleet="greenhouse",
+            known=WHOLE,
+            start=ones(0.0, WHOLE),
             settings=settings,
-            state=found,
-            store=store,
-            channel=channel(transport),
-            topics=TOPICS,
-            log=Log(log, as_json=True),
+            folder=tmp_path / "state",
             downlink=downlink,
+            run="run-1",
+        )
+        stores: list[Brittle] = []
+        transports: list[Unhurried] = []
+        clock, log, stack = Clock(), io.StringIO(), contextlib.ExitStack()
+        stacks.append(stack)
+
+        def open_store(folder: Path, identity: Identity) -> Brittle:
+            store = Brittle(folder, identity)
+            if state is not None and store.load() is None:
+                store.snapshot(state)
+            stores.append(store)
+            return store
+
+        def open_channel(
+            *, client_id: str, subscriptions: Sequence[str], will: Will | None, limit: int
+        ) -> Channel:
+            transport = Unhurried(
+                memory, client_id=client_id, subscriptions=subscriptions, will=will
+            )
+            transport.clock = clock
+            transports.append(transport)
+            return Channel(transport, limit=limit, held_limit=2**24)
+
+        aggregator = build_aggregator(
+            spec,
+            open_channel,
+            stack,
+            log=Log(log, as_json=True),
+            open_store=open_store,
             clock=clock,
         )
-        return Fleet(folder, memory, settings, aggregator, transport, store, clock, log)
+        (store,), (transport,) = stores, transports
+        return Fleet(spec.folder, memory, settings, aggregator, transport, store, clock, log, stack)
 
     yield begin
-    for store in stores:
-        store.close()
+    for stack in stacks:
+        stack.close()
 
 
 def frozen(state: State) -> tuple[Any, ...]:
@@ -613,10 +626,10 @@ def test_after_an_outage_the_fleet_goes_on(start: Start, forget: bool) -> None:
 def test_a_broker_that_will_never_let_us_in_is_one_sentence(start: Start) -> None:
     fleet = start()
     fleet.settle()
-    other = MemoryTransport(fleet.memory, client_id="aggregator")
+    other = MemoryTransport(fleet.memory, client_id=TOPICS.client_id("aggregator"))
     with pytest.raises(LinkRefused) as caught:
         fleet.turn()
-    assert str(caught.value) == "another client with the id 'aggregator' connected."
+    assert str(caught.value) == "another client with the id 'greenhouse:aggregator' connected."
     other.close()
 
 

@@ -279,7 +279,7 @@ def test_a_finished_fleet_takes_nothing_but_answers_what_it_took() -> None:
     assert real.offer(update("a", 0, draw(0))) is Outcome.DUPLICATE
     assert refusal(real, update("a", 2, draw(2))) == (
         Reason.FINISHED,
-        "the fleet has finished after 2 updates.",
+        "the fleet has finished after round 2.",
     )
 
 

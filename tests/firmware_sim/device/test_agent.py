@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.aggregator.contract import Contract
-from broker.aggregator.service import Aggregator, announcement
+from broker.aggregator.build import AggregatorSpec, build_aggregator
+from broker.aggregator.service import Aggregator
 from broker.aggregator.slice_file import read_slice
 from broker.aggregator.store import Identity, Store
 from broker.log import Log
@@ -121,8 +122,8 @@ class World:
     turns: int = 0
     rounds: int = 0  # after which the aggregator is finished
     aggregator: Aggregator | None = None
-    store: Store | None = None
-    transport: MemoryTransport | None = None
+    stack: ExitStack = field(default_factory=ExitStack)  # closes the aggregator
+    transport: Unhurried | None = None
     at_turn: Callable[["World"], None] = lambda world: None
     loses: Callable[[Packet], bool] = lambda packet: False
     log: io.StringIO = field(default_factory=io.StringIO)
@@ -161,34 +162,38 @@ class World:
             **more,
         )
         found, start = read_slice(self.bundle.slice)
-        known = known or found
-        identity = Identity(
-            "greenhouse", known.fingerprint, mode, exchange, type(optimizer).__name__
-        )
-        self.store = Store(self.folder / run, identity)
-        state = self.store.load()
-        if state is None:
-            state = State(run, 0, start, optimizer.initial(start), ledger or {})
-            self.store.snapshot(state)
-        contract = Contract.of(known, exchange=exchange, run=run)
-        will = Will(TOPICS.aggregator_state, announcement("offline", contract, settings))
-        transport = Unhurried(
-            self.memory,
-            client_id="aggregator",
-            subscriptions=TOPICS.of_aggregator(),
-            will=will,
-        )
-        transport.world = self
-        self.transport = transport
-        self.aggregator = Aggregator(
-            contract=contract,
+        spec = AggregatorSpec(
+            fleet="greenhouse",
+            known=known or found,
+            start=start,
             settings=settings,
-            state=state,
-            store=self.store,
-            channel=Channel(transport, limit=LIMIT, held_limit=LIMIT),
-            topics=TOPICS,
-            log=Log(io.StringIO(), as_json=True),
+            folder=self.folder / run,
+            exchange=exchange,
             downlink=downlink,
+            run=run,
+        )
+
+        def open_store(folder: Path, identity: Identity) -> Store:
+            store = Store(folder, identity)
+            if ledger is not None and store.load() is None:
+                store.snapshot(State(run, 0, start, optimizer.initial(start), ledger))
+            return store
+
+        def open_channel(
+            *, client_id: str, subscriptions: Sequence[str], will: Will | None, limit: int
+        ) -> Channel:
+            self.transport = Unhurried(
+                self.memory, client_id=client_id, subscriptions=subscriptions, will=will
+            )
+            self.transport.world = self
+            return Channel(self.transport, limit=LIMIT, held_limit=LIMIT)
+
+        self.aggregator = build_aggregator(
+            spec,
+            open_channel,
+            self.stack,
+            log=Log(io.StringIO(), as_json=True),
+            open_store=open_store,
             clock=self.clock,
         )
 
@@ -203,16 +208,14 @@ class World:
             self.aggregator.run()  # is finished: says so, and is gone
             self.end()
         else:
-            self.aggregator.turn()
+            self.aggregator.poll()
 
     def end(self) -> None:
         """A kill: the broker sends the will."""
         if self.transport is not None:
             self.transport.drop()
-            self.transport.close()
-        if self.store is not None:
-            self.store.close()
-        self.aggregator = self.store = self.transport = None
+        self.stack.close()
+        self.aggregator = self.transport = None
 
     def device(
         self,
@@ -443,7 +446,7 @@ def test_a_missed_round_is_left_behind(world: World) -> None:
             world.now += 31.0
             assert world.aggregator is not None
             while world.aggregator.state.round == 0:
-                world.aggregator.turn()
+                world.aggregator.poll()
         return world.now
 
     world.device(clock=slow).run()
@@ -794,7 +797,7 @@ def test_a_late_update_is_lost_and_what_rounding_kept_is_not(world: World) -> No
             world.now += 31.0
             assert world.aggregator is not None
             while world.aggregator.state.round == 0:
-                world.aggregator.turn()
+                world.aggregator.poll()
         if world.updates() and not kept:
             kept.append(frozen(device.residual.tensors))
         return world.now

@@ -9,19 +9,18 @@ import io
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from broker.aggregator.contract import Contract
+from broker.aggregator.build import AggregatorSpec, build_aggregator
 from broker.aggregator.service import Aggregator
 from broker.aggregator.slice_file import read_slice
-from broker.aggregator.store import Identity, Store
 from broker.log import Log
-from broker.merging.coordinator import Settings, State
+from broker.merging.coordinator import Settings
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import Delta
 from broker.protocol.slice import Slice, Tensors
@@ -29,6 +28,7 @@ from broker.protocol.topics import Topics
 from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.simulated_link import SimulatedLink
+from broker.transport.transport import Will
 from firmware_sim.device.agent import Agent
 from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.rounds import Plan, Rounds
@@ -98,22 +98,25 @@ def aggregating(
     broker: MemoryBroker, shared: Slice, start: Tensors, settings: Settings, folder: Path
 ) -> Iterator[Aggregator]:
     """An aggregator in a thread of its own, beside the broker: its link is good."""
-    identity = Identity("orchard", shared.fingerprint, settings.mode, "delta", "Delta", "")
-    with contextlib.closing(Store(folder / "aggregator", identity)) as store:
-        state = State("run", 0, start, settings.optimizer.initial(start))
-        store.snapshot(state)
+    spec = AggregatorSpec(
+        fleet="orchard",
+        known=shared,
+        start=start,
+        settings=settings,
+        folder=folder / "aggregator",
+        run="run",
+    )
+
+    def open_channel(
+        *, client_id: str, subscriptions: Sequence[str], will: Will | None, limit: int
+    ) -> Channel:
         transport = MemoryTransport(
-            broker, client_id="aggregator", subscriptions=TOPICS.of_aggregator()
+            broker, client_id=client_id, subscriptions=subscriptions, will=will
         )
-        aggregator = Aggregator(
-            contract=Contract.of(shared, exchange="delta", run="run"),
-            settings=settings,
-            state=state,
-            store=store,
-            channel=Channel(transport, limit=LIMIT, held_limit=2 * LIMIT),
-            topics=TOPICS,
-            log=Log(io.StringIO()),
-        )
+        return Channel(transport, limit=limit, held_limit=2 * LIMIT)
+
+    with contextlib.ExitStack() as stack:
+        aggregator = build_aggregator(spec, open_channel, stack, log=Log(io.StringIO()))
         thread = threading.Thread(target=aggregator.run)
         thread.start()
         try:

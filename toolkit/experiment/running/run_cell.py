@@ -139,7 +139,7 @@ def _learn_together(
         rounds=kind.merges,
         folder=folder,
         log=log,
-        coordinator=kind.coordinator,
+        mode=kind.coordinator,
         merge=kind.merge,
     )
     run_fleet(fleet, over_mqtt(broker) if broker else in_memory())

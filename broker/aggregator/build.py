@@ -1,0 +1,116 @@
+"""Builds an aggregator: the same for the program, for fleets in one process and for tests.
+
+Order: state folder and snapshot → contract → coordinator → journal → channel → service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.aggregator.contract import Contract
+from broker.aggregator.publisher import announcement
+from broker.aggregator.service import Aggregator
+from broker.aggregator.store import Identity, Store
+from broker.errors import StoreError, WireError
+from broker.log import Log
+from broker.merging.asynchronous import Asynchronous
+from broker.merging.coordinator import Coordinator, Settings, State
+from broker.merging.synchronous import Synchronous
+from broker.protocol.slice import Slice, Tensors
+from broker.protocol.topics import AGGREGATOR, Topics
+from broker.transport.channel import OpenChannel
+from broker.transport.transport import Will
+
+COORDINATORS: dict[str, type[Coordinator]] = {"sync": Synchronous, "async": Asynchronous}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AggregatorSpec:
+    """What the aggregator of a fleet is, independent of how it reaches its broker."""
+
+    fleet: str
+    known: Slice  # the union of the slices of all kinds of devices
+    start: Tensors  # θ_shared at the start of a new run
+    settings: Settings
+    folder: Path  # where it keeps its state
+    exchange: str = "delta"
+    downlink: str = "float32"  # how θ_shared is sent
+    run: str | None = None  # the name of a new run; None: a random one
+
+
+def identity_of(spec: AggregatorSpec) -> Identity:
+    """Returns what must be the same for the state in a folder to be continued."""
+    settings = spec.settings
+    return Identity(
+        fleet=spec.fleet,
+        fingerprint=spec.known.fingerprint,
+        mode=settings.mode,
+        exchange=spec.exchange,
+        optimizer=type(settings.optimizer).__name__,
+        merging=COORDINATORS[settings.mode].replay_identity(settings),
+    )
+
+
+def build_aggregator(
+    spec: AggregatorSpec,
+    open_channel: OpenChannel,
+    stack: contextlib.ExitStack,
+    *,
+    log: Log,
+    open_store: Callable[[Path, Identity], Store] = Store,
+    clock: Callable[[], float] = time.monotonic,
+    alive: Callable[[], None] = lambda: None,
+) -> Aggregator:
+    """Returns an aggregator that continues the run in its folder, or starts a new one there.
+
+    `stack` closes its channel and its store.
+    """
+    settings, topics = spec.settings, Topics(spec.fleet)
+    store = stack.enter_context(contextlib.closing(open_store(spec.folder, identity_of(spec))))
+    state = store.load()
+    if state is None:
+        run = secrets.token_hex(8) if spec.run is None else spec.run
+        state = State(run, 0, spec.start, settings.optimizer.initial(spec.start))
+        store.snapshot(state)
+    contract = Contract.of(spec.known, exchange=spec.exchange, run=state.run)
+    coordinator = COORDINATORS[settings.mode](settings, state, clock())
+    _replay(store, contract, coordinator, log)
+    channel = open_channel(
+        client_id=topics.client_id(AGGREGATOR),
+        subscriptions=topics.of_aggregator(),
+        will=Will(topics.aggregator_state, announcement("offline", contract, settings)),
+        limit=contract.largest_message,
+    )
+    stack.enter_context(contextlib.closing(channel))
+    return Aggregator(
+        contract=contract,
+        coordinator=coordinator,
+        store=store,
+        channel=channel,
+        topics=topics,
+        log=log,
+        downlink=spec.downlink,
+        clock=clock,
+        alive=alive,
+    )
+
+
+def _replay(store: Store, contract: Contract, coordinator: Coordinator, log: Log) -> None:
+    """Gives the coordinator the updates of the journal, which were accepted since the snapshot."""
+    replayed = 0
+    for payload in store.journal():
+        try:
+            update = contract.read_checked(payload)
+        except WireError:
+            raise StoreError("the journal was written by another version.") from None
+        coordinator.accept(update)
+        replayed += 1
+    if store.cut_bytes:
+        log.event("journal_cut", bytes=store.cut_bytes)
+    if replayed:
+        log.event("replayed", updates=replayed, round=coordinator.state.round)
