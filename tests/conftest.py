@@ -15,7 +15,6 @@ import pytest
 from firmware_sim.bundle.reader import Bundle, open_bundle
 from tests.harness.bundles import digits_bundle
 from tests.harness.left_behind import MARK, end_left_behind
-from tests.harness.metrics import read_metrics
 
 __all__ = ["digits_bundle"]
 
@@ -86,11 +85,6 @@ def toolkit(
         return Ran(code if isinstance(code, int) else 1, said.out, said.err)
 
     return run
-
-
-@pytest.fixture(name="read_metrics")
-def read_metrics_fixture() -> Callable[[bytes], dict[str, float]]:
-    return read_metrics
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import typer
 import typer.main
 
 from broker.aggregator import __main__ as aggregator
+from broker.aggregator.options import arguments as aggregator_arguments
 from firmware_sim.device import __main__ as device
 from tests.docs.pages import ROOT, Pages, StartSession
 from toolkit.commands.cli import app
@@ -83,7 +84,7 @@ def _wrong_in(command: str) -> str:
 
 
 _PARSERS = {
-    "broker.aggregator": aggregator.arguments,
+    "broker.aggregator": aggregator_arguments,
     "firmware_sim.device": device.arguments,
 }
 

@@ -1,7 +1,6 @@
 """Counters are text that Prometheus reads, and that reads back as what it was."""
 
 import re
-from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +8,8 @@ from hypothesis import strategies as st
 from broker.aggregator.counters import Counters
 from broker.metrics import metrics_text
 from broker.protocol.messages import Reason
+from tests.harness.metrics import read_metrics
 
-ReadMetrics = Callable[[bytes], dict[str, float]]
 # One sample of the Prometheus text format: a name, labels perhaps, and a number.
 SAMPLE = re.compile(r'[a-z_]+(\{[a-z_]+="[^"\\\n]*"\})? [-+0-9.e]+')
 
@@ -29,7 +28,7 @@ def test_every_line_is_a_sample_with_our_prefix() -> None:
     assert len({line.split()[0] for line in lines}) == len(lines), "no name twice"
 
 
-def test_every_counter_reads_back(read_metrics: ReadMetrics) -> None:
+def test_every_counter_reads_back() -> None:
     counters = Counters()
     for number, name in enumerate(vars(counters), 1):
         if name != "refused":

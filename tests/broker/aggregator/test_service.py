@@ -45,6 +45,7 @@ from broker.protocol.wire import decode, encode
 from broker.transport.channel import Channel, Message
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.transport import Event, Will
+from tests.harness.metrics import read_metrics
 
 SHAPES = {"stem/kernel": (40, 40), "stem/bias": (40,), "tail/kernel": (5, 3)}
 WHOLE = Slice.of(SharedTensor.of(name, shape, "float32", "") for name, shape in SHAPES.items())
@@ -840,9 +841,7 @@ def test_a_fleet_may_be_ended_by_fewer_rounds(start: Start, mode: str) -> None:
 # --- numbers to watch ----------------------------------------------------------------------------
 
 
-def test_metrics_are_published_and_read_back(
-    start: Start, read_metrics: Callable[[bytes], dict[str, float]]
-) -> None:
+def test_metrics_are_published_and_read_back(start: Start) -> None:
     fleet = start()
     a = fleet.device("a")
     a.birth()

@@ -49,6 +49,7 @@ from firmware_sim.training.checkpoint import Checkpoint, Checkpoints, Residual
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
 from firmware_sim.training.runtime import Model
+from tests.harness.metrics import read_metrics
 
 TOPICS = Topics("greenhouse")
 LIMIT = 2**22  # bytes
@@ -390,9 +391,7 @@ def test_each_round_starts_from_the_fleets_theta(world: World) -> None:
         start = {name: start[name] + learnt[name] for name in start}
 
 
-def test_the_device_says_how_it_trains(
-    world: World, read_metrics: Callable[[bytes], dict[str, float]]
-) -> None:
+def test_the_device_says_how_it_trains(world: World) -> None:
     world.serve(rounds=2)
     device = world.device()
     scores = device.run()

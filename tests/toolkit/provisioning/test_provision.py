@@ -462,5 +462,9 @@ def test_the_folder_of_a_user_is_all_that_it_needs(running: Provisioned, tmp_pat
         event = transport.receive(PATIENCE)
         transport.close()
         assert event == Connected(max_packet_bytes=2_000_000)
-        assert (module, args.fleet, args.user) == (program.__name__, "farm", user)
+        assert (module, args.fleet, args.user) == (
+            program.__name__.removesuffix(".__main__"),
+            "farm",
+            user,
+        )
         assert getattr(args, "id", "aggregator") == user
