@@ -3,16 +3,27 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+# The extras that are developed here; the tools are the dependency group `dev`.
+EXTRAS := toolkit device broker minatar
+# Tests of pure logic: no TensorFlow, no broker process, no exported bundle.
+PURE := tests/profiles tests/broker/protocol tests/broker/merging tests/broker/aggregator \
+    tests/broker/test_durable.py tests/broker/test_log.py tests/docs/test_reference.py \
+    tests/docs/test_troubleshooting.py tests/toolkit/experiment/supervised \
+    --ignore tests/broker/merging/test_coordinator_optimizers.py
 # The tests start hundreds of processes: what one of them compiles, the others load.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check format lock clean mosquitto pi docs docs-links
+.PHONY: demo test quick check format lock clean mosquitto pi docs docs-links wheelhouse
 
 demo: $(VENV)/.ready
 	$(BIN)/toolkit demo
 
 test: check mosquitto
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+# Lint, types and the pure tests: less than a minute.
+quick: check
+	$(BIN)/python -m pytest -n $(WORKERS) $(PURE)
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -47,9 +58,13 @@ mosquitto:
 pi: $(VENV)/.ready mosquitto
 	@scripts/pi
 
+# Our wheel, and those of the device extra for a 64-bit Raspberry Pi without a network.
+wheelhouse: $(VENV)/.ready
+	@PYTHON=$(BIN)/python scripts/wheelhouse build/wheelhouse
+
 lock: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml $(EXTRAS:%=--extra %) --group dev --python-version 3.11 \
 	    --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock \
 	    --constraint constraints.txt
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
+
+from profiles.errors import StemshareError
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 PACKAGES = ("broker", "firmware_sim", "profiles", "toolkit")
-# Beside our own errors: what devices are told, why a link failed, and options that are wrong. The
-# number is the place of the sentence among the arguments.
-ALSO = {"Refused": 1, "Disconnected": 0, "TuneError": 0, "ArgumentTypeError": 0, "BadParameter": 0}
-PLACES = {"ProfileError": 2, "UnsupportedOp": 2}
+# The place of the sentence among the arguments of errors that have more than one.
+PLACES = {"ProfileError": 2, "Refused": 1, "UnsupportedOp": 2}
+# Beside our own errors: why a link failed, and options that are wrong.
+ALSO = {"Disconnected": 0, "ArgumentTypeError": 0, "BadParameter": 0}
 HOLE = "…"  # stands for whatever a message fills in
 
 
@@ -138,6 +141,7 @@ def user_errors(sources: list[Module]) -> set[str]:
     return found
 
 
+@cache
 def messages() -> dict[str, str]:
     """Every pattern, and a place in the source that says it."""
     sources = modules()
@@ -197,6 +201,19 @@ def test_every_message_has_an_entry_and_every_entry_a_message() -> None:
     stale = [f"no code says any more, remove: `{s}`" for s in written if s not in said]
     twice = [f"listed twice: `{s}`" for s in sorted(set(written)) if written.count(s) > 1]
     assert not missing + stale + twice, "\n" + "\n".join(missing + stale + twice)
+
+
+def test_every_error_of_the_tree_is_collected() -> None:
+    """By the classes themselves, whatever their source looks like."""
+    for package in PACKAGES:
+        importlib.import_module(f"{package}.errors")
+    importlib.import_module("broker.protocol.messages")  # Refused
+    tree, found = [StemshareError], set[str]()
+    while tree:
+        error = tree.pop()
+        found.add(error.__name__)
+        tree += error.__subclasses__()
+    assert found == user_errors(modules())
 
 
 def test_the_collector_sees_what_it_should() -> None:

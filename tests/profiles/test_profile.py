@@ -555,5 +555,11 @@ def test_errors_survive_pickling() -> None:
     assert str(copy) == str(error) == "In profile a.toml, key 'threads' is missing."
 
 
-def test_the_package_exports_four_names() -> None:
-    assert profiles.__all__ == ["Profile", "ProfileError", "load_profile", "profile_names"]
+def test_what_the_package_exports() -> None:
+    assert set(profiles.__all__) == {
+        "Profile",
+        "ProfileError",
+        "StemshareError",
+        "load_profile",
+        "profile_names",
+    }
