@@ -16,110 +16,12 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter  # type: ignore[import-untyped]
-from amqtt.broker import Broker  # type: ignore[import-untyped]
-from amqtt.mqtt.constants import QOS_0  # type: ignore[import-untyped]
-from amqtt.mqtt.protocol.broker_handler import (  # type: ignore[import-untyped]
-    BrokerProtocolHandler,
-)
-from amqtt.plugins.base import BaseAuthPlugin  # type: ignore[import-untyped]
-from amqtt.session import Session  # type: ignore[import-untyped]
-
+from broker.brokers.amqtt_broker import CorrectedBroker, EveryoneIsSomebody
 from broker.errors import TransportError
 from broker.transport.address import Address
 from profiles.errors import StemshareError
 
 T = TypeVar("T")
-_WRONG_VERSION = b"\x20\x02\x00\x01"  # CONNACK: "unacceptable protocol version"
-_MQTT_3_1_1 = 4
-_UP_TO_LEVEL = 2 + 4 + 1  # bytes after the fixed header: a length, "MQTT", the protocol level
-
-
-class EveryoneIsSomebody(BaseAuthPlugin):  # type: ignore[misc]
-    """Lets everybody in, and not as anonymous: amqtt keeps no session for those."""
-
-    async def authenticate(self, *, session: Session) -> bool:
-        return True
-
-
-class _Broker(Broker):  # type: ignore[misc]
-    """amqtt, with three of its faults put right."""
-
-    async def stream_connected(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
-    ) -> None:
-        """Refuses MQTT 5 with an answer; amqtt misreads its CONNECT and waits for ever."""
-        try:
-            start = await _start_of_connect(reader)
-            if start[-1] == _MQTT_3_1_1:
-                adapter = _ReaderAfter(start, reader)
-                await self._client_connected(listener_name, adapter, StreamWriterAdapter(writer))
-            else:
-                writer.write(_WRONG_VERSION)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # gone before it said who it is
-        except asyncio.CancelledError:
-            writer.transport.abort()  # the broker stops, and asyncio would log a raised one
-        finally:
-            writer.close()  # which amqtt forgets now and then
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()
-
-    async def _publish_retained_messages_for_subscription(
-        self, subscription: tuple[str, int], session: Session
-    ) -> None:
-        """Sends retained messages when a client subscribes, as MQTT says.
-
-        amqtt also sends, to every client that connects and with QoS 0, those that anybody
-        subscribed to.
-        """
-        name, qos = subscription
-        holders = {holder.client_id: held for holder, held in self.subscriptions.get(name, [])}
-        if qos != QOS_0 or holders.get(session.client_id) == QOS_0:
-            await super()._publish_retained_messages_for_subscription(subscription, session)
-
-    # When a client connects while its old connection still stands, amqtt ends the old one and then
-    # takes the client for disconnected: before it has served the new one, or some time after.
-
-    async def _publish_session_retained_messages(self, session: Session) -> None:
-        if not session.transitions.is_connected():
-            session.transitions.connect()
-        await super()._publish_session_retained_messages(session)
-
-    async def _handle_disconnect(
-        self, session: Session, handler: BrokerProtocolHandler, waiter: asyncio.Future[Any]
-    ) -> None:
-        await super()._handle_disconnect(session, handler, waiter)
-        if self._get_handler(session) not in (None, handler):
-            session.transitions.connect()
-
-    def port(self) -> int:
-        """Where it listens, also if that was left to the system."""
-        server: Any = self._servers["default"].instance
-        number: int = server.sockets[0].getsockname()[1]
-        return number
-
-
-class _ReaderAfter(StreamReaderAdapter):  # type: ignore[misc]
-    """A stream some bytes of which were read already."""
-
-    def __init__(self, start: bytes, reader: asyncio.StreamReader) -> None:
-        super().__init__(reader)
-        self._start = start
-
-    async def read(self, n: int = -1) -> bytes:
-        end = len(self._start) if n < 0 else n
-        start, self._start = self._start[:end], self._start[end:]
-        rest: bytes = b"" if len(start) == n else await super().read(max(n - len(start), -1))
-        return start + rest
-
-
-async def _start_of_connect(reader: asyncio.StreamReader) -> bytes:
-    """The first packet up to where a CONNECT has its protocol level."""
-    start = await reader.readexactly(2)
-    while start[-1] & 0x80 and len(start) < 5:  # the packet's length takes one to four bytes
-        start += await reader.readexactly(1)
-    return start + await reader.readexactly(_UP_TO_LEVEL)
 
 
 class EmbeddedBroker:
@@ -130,7 +32,7 @@ class EmbeddedBroker:
         self.port = port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker", daemon=True)
-        self._broker: _Broker | None = None
+        self._broker: CorrectedBroker | None = None
 
     @property
     def address(self) -> Address:
@@ -161,14 +63,14 @@ class EmbeddedBroker:
             self._broker = None
             self._end_loop()
 
-    async def _start(self) -> _Broker:
+    async def _start(self) -> CorrectedBroker:
         # max_connections 0: as many as come. amqtt has no limit for the size of a message.
         host = f"[{self.host}]" if ":" in self.host else self.host
         listener = {"type": "tcp", "bind": f"{host}:{self.port}", "max_connections": 0}
-        broker = _Broker(
+        broker = CorrectedBroker(
             {
                 "listeners": {"default": listener},
-                "plugins": {f"{__name__}.{EveryoneIsSomebody.__name__}": {}},
+                "plugins": {f"{EveryoneIsSomebody.__module__}.{EveryoneIsSomebody.__name__}": {}},
             }
         )
         await broker.start()

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 from broker.errors import TransportError
 from broker.transport.address import Address, Credentials, login
-from broker.transport.mqtt_link import GOODBYE_S, Link, Login, Version
+from broker.transport.mqtt_link import GOODBYE_S, Link, Version
 from broker.transport.mqtt_rules import check_filters, check_topic
+from broker.transport.paho_client import Login
 from broker.transport.queues import Inbox, Outbox
 from broker.transport.transport import Disconnected, Event, QueueLimits, Will
 

@@ -13,7 +13,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import paho.mqtt.client as paho
@@ -23,65 +22,23 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from broker.transport.address import Address
+from broker.transport.link_failures import (
+    NOT_AUTHORISED,
+    TAKEN_OVER,
+    WRONG_VERSION,
+    explain,
+    explain_refusal,
+)
 from broker.transport.mqtt_rules import matches
+from broker.transport.paho_client import Login, PahoClient
 from broker.transport.queues import Inbox, Outbox, Outgoing
-from broker.transport.transport import Connected, Disconnected, Packet, Will
+from broker.transport.transport import Connected, Disconnected, Packet
 
 Version = Literal[4, 5]  # as MQTT 3.1.1 and MQTT 5 call themselves on the wire
-CONNECT_S = 5.0  # for TCP and TLS, per address of the host
 GOODBYE_S = 5.0
 KEEPALIVE_S = 60
 SESSION_S = 86_400  # how long a broker keeps what it has for a client that is away (MQTT 5)
 WINDOW = 20  # packets unacknowledged at once, if the broker does not ask for fewer
-
-_WRONG_VERSION = 0x84
-_NOT_AUTHORISED = 0x87
-_TAKEN_OVER = 0x8E
-_FINAL = {  # reason codes of MQTT 5; paho translates those of 3.1.1
-    0x85: "does not accept the client id {client_id!r}",
-    0x86: "does not accept the user or the password",
-    _NOT_AUTHORISED: "does not let this user in: user, password or permission is wrong",
-    0x8A: "has banned this client",
-    0x8C: "wants another kind of authentication",
-}
-
-
-@dataclass(frozen=True)
-class Login:
-    """What a client says about itself when it connects."""
-
-    address: Address
-    client_id: str
-    subscriptions: tuple[str, ...]
-    will: Will | None
-    user: str | None
-    password: str | None = field(repr=False)
-    tls: ssl.SSLContext | None
-
-
-class _Paho(paho.Client):
-    """paho, with its two places where a connection fails made to tell why and to leak nothing."""
-
-    login: Login
-    failure: OSError | None = None
-
-    def _create_socket(self) -> socket.socket:
-        address = self.login.address
-        plain = socket.create_connection((address.host, address.port), CONNECT_S)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self.login.tls is None:
-            return plain
-        return self.login.tls.wrap_socket(plain, server_hostname=address.host)
-
-    def _sock_recv(self, bufsize: int) -> bytes:
-        try:
-            return super()._sock_recv(bufsize)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            self.failure = error
-            raise
 
 
 class Link:
@@ -139,9 +96,9 @@ class Link:
         self._say_goodbye()
         self._outbox.link_lost()
 
-    def _make_client(self) -> _Paho:
+    def _make_client(self) -> PahoClient:
         login = self._login
-        client = _Paho(
+        client = PahoClient(
             CallbackAPIVersion.VERSION2,
             client_id=login.client_id,
             clean_session=None if self._version == 5 else False,
@@ -222,14 +179,10 @@ class Link:
     def _on_connect(
         self, client: paho.Client, _u: Any, _f: Any, code: ReasonCode, properties: Properties | None
     ) -> None:
-        self.wrong_version = code.value == _WRONG_VERSION
+        self.wrong_version = code.value == WRONG_VERSION
         self.answered = not self.wrong_version
-        address = self._login.address
         if code.is_failure:
-            said = _FINAL.get(code.value)
-            said = said and said.format(client_id=self._login.client_id)
-            reason = f"{address} {said or f'refuses the connection: {code.getName()}'}."
-            self.ended = Disconnected(reason, final=said is not None)
+            self.ended = explain_refusal(code, self._login.address, self._login.client_id)
             return
         self._window = min(WINDOW, getattr(properties, "ReceiveMaximum", WINDOW))
         self._max_packet_bytes = getattr(properties, "MaximumPacketSize", None)
@@ -267,7 +220,7 @@ class Link:
     def _on_publish(self, _c: paho.Client, _u: Any, mid: int, code: ReasonCode, _p: Any) -> None:
         item = self._on_the_wire.pop(mid)
         self._outbox.acknowledge(item, refused=code.is_failure)
-        if code.value == _NOT_AUTHORISED and self.ended is None:
+        if code.value == NOT_AUTHORISED and self.ended is None:
             reason = f"{self._login.address} does not let this user publish on {item.topic!r}."
             self.ended = Disconnected(reason, final=True)
 
@@ -276,12 +229,12 @@ class Link:
     ) -> None:
         if flags.is_disconnect_packet_from_server and self.ended is None:
             address = self._login.address
-            if code.value == _TAKEN_OVER:
+            if code.value == TAKEN_OVER:
                 who = f"another client with the id {self._login.client_id!r}"
                 self.ended = Disconnected(f"{who} connected to {address}.", final=True)
             else:
                 reason = f"{address} ended the connection: {code.getName()}."
-                self.ended = Disconnected(reason, final=code.value == _NOT_AUTHORISED)
+                self.ended = Disconnected(reason, final=code.value == NOT_AUTHORISED)
 
     def _on_socket_close(self, _c: paho.Client, _u: Any, sock: Any) -> None:
         """Reads until the broker hangs up too.
@@ -296,39 +249,3 @@ class Link:
                 deadline = time.monotonic() + 1.0
                 while sock.recv(65_536) and time.monotonic() < deadline:
                     pass
-
-
-ANOTHER = "; if it does so again and again, another client may have the same name"
-
-
-def explain(error: OSError | None, address: Address, hint: str) -> Disconnected:
-    """Why a connection could not be made or kept, and whether trying again can help.
-
-    None is an ordinary end of the stream; `hint` is what a hang-up may mean at this moment.
-    """
-    match error:
-        case None | ssl.SSLEOFError() | ConnectionResetError() | BrokenPipeError():
-            return Disconnected(f"{address} hung up{hint or ANOTHER}.", final=False)
-        case ssl.SSLCertVerificationError():
-            what = error.verify_message.rstrip(".")
-            return Disconnected(f"the certificate of {address} is refused: {what}.", final=True)
-        case ssl.SSLError():
-            reason = error.reason or "unknown"
-            if "ALERT" in reason and any(
-                word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED")
-            ):
-                said = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
-                sentence = f"{address} refuses this client's certificate: {said}."
-                return Disconnected(sentence, final=True)
-            if reason in ("WRONG_VERSION_NUMBER", "UNSUPPORTED_PROTOCOL", "HTTP_REQUEST") or (
-                "PROTOCOL_VERSION" in reason
-            ):
-                return Disconnected(f"{address} does not speak TLS 1.2 or newer.", final=True)
-            return Disconnected(f"TLS with {address} failed: {reason.lower()}.", final=False)
-        case socket.gaierror():
-            return Disconnected(f"the host of {address} is not known.", final=False)
-        case ConnectionRefusedError():
-            return Disconnected(f"nothing listens at {address}.", final=False)
-        case TimeoutError():
-            return Disconnected(f"{address} cannot be reached in time.", final=False)
-    return Disconnected(f"{address} cannot be reached: {error.strerror or error}.", final=False)

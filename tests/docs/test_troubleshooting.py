@@ -165,17 +165,17 @@ def messages() -> dict[str, str]:
                 if re.search(r"[a-z]{2}", sentence):  # some only pass on what another has said
                     found.setdefault(sentence, where)
     for sentence in _refused_logins():
-        found[sentence] = "broker/transport/mqtt_link.py: _FINAL"
+        found[sentence] = "broker/transport/link_failures.py: _FINAL"
     return found
 
 
 def _refused_logins() -> list[str]:
     """What a broker's reason codes mean; they are looked up in a table."""
-    for node in Module(ROOT / "broker" / "transport" / "mqtt_link.py").tree.body:
+    for node in Module(ROOT / "broker" / "transport" / "link_failures.py").tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id="_FINAL")], value=ast.Dict(values=values)):
                 return [re.sub(r"\{.*?\}", HOLE, ast.literal_eval(value)) for value in values]
-    raise AssertionError("broker/transport/mqtt_link.py has no table _FINAL.")
+    raise AssertionError("broker/transport/link_failures.py has no table _FINAL.")
 
 
 def _in_error(source: Module, call: ast.Call) -> bool:
