@@ -21,7 +21,10 @@ PAGES = ("README.md", "docs/*.md", "examples/*/README.md")
 # Pages of measurements: each of their commands takes minutes, so only its options are checked.
 MEASURED = ("docs/performance.md", "docs/reproduction.md")
 # What would take minutes, and therefore must stand in a block that says `not run`.
-LONG = re.compile(r"make (demo|test|quick|pi|wheelhouse)\b|toolkit (bench|demo|experiment|play)\b|pip install|sudo ")
+LONG = re.compile(
+    r"make (demo|test|quick|pi|wheelhouse)\b|pip install|sudo "
+    r"|toolkit (bench|demo|experiment|play)\b"
+)
 # Only what makes a command shorter: fewer rounds and steps, smaller networks.
 SHORTER = {
     "--rounds 20 ": "--rounds 2 --deadline 20 ",

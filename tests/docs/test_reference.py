@@ -115,17 +115,3 @@ def test_profiles_page_has_the_values_of_the_shipped(name: str) -> None:
     profile = load_profile(name)
     expected = {key.name: str(getattr(profile, key.name)) for key in fields(Profile)}
     assert values == {k: v for k, v in expected.items() if k not in ("name", "description")}
-
-
-def test_layout_names_every_module_or_its_folder() -> None:
-    """A folder of a package speaks for what is in it; the packages themselves do not."""
-    text = (DOCS / "layout.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"[\w/]+\.py|[\w/]+/(?=`)", text))
-    missing = [
-        str(path.relative_to(DOCS.parent))
-        for package in ("profiles", "broker", "firmware_sim", "toolkit")
-        for path in sorted((DOCS.parent / package).rglob("*.py"))
-        if not path.name.startswith("__")
-        and not any(path.match(name) or path.match(f"{name}*.py") for name in named)
-    ]
-    assert not missing, f"add to docs/layout.md: {', '.join(missing)}"
