@@ -22,20 +22,20 @@ from firmware_sim.training.limits import MIB, stored_bytes
 from profiles import Profile
 from toolkit.branch.branch import Branch
 from toolkit.branch.counting import count
-from toolkit.conversion.convert import convert_module
 from toolkit.errors import ExportError, ModelError
-from toolkit.export.bundle import export, make_module, try_out
+from toolkit.export.bundle import export
 from toolkit.export.memory_estimate import RESERVE_MIB, largest_micro_batch
+from toolkit.export.trial import Progress, try_micro_batch
+from toolkit.tuning.files import shipped
 
 _NO_MEMORY_CAP_MIB, _NO_STORAGE_CAP_MIB = 2**20, 2**24  # the most that a profile may say
 _MOST_GROWTH, _LEAST_GROWTH = 8.0, 1.25  # from one try to the next while all of them fit
 
 Build = Callable[[int], Branch]
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Limits:
+class FitLimits:
     """What a branch may need; None is no limit."""
 
     memory_bytes: int
@@ -45,7 +45,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Tried:
+class TriedWidth:
     """A width and what it needs in the largest micro-batches that fit, else in those of one sample.
 
     None is where counting was enough to refuse.
@@ -60,7 +60,7 @@ class Tried:
     step_seconds: float | None = None  # of a whole batch
     micro_batch: int | None = None  # samples
 
-    def excess(self, limits: Limits) -> tuple[str, ...]:
+    def excess(self, limits: FitLimits) -> tuple[str, ...]:
         """Every limit that is passed, and by how much; empty if it fits."""
         found = []
         memory = self.peak_bytes or self.state_bytes
@@ -77,10 +77,10 @@ class Tried:
             found.append(f"{longer * 1e3:.2f} ms too long a step")
         return tuple(found)
 
-    def fits(self, limits: Limits) -> bool:
+    def fits(self, limits: FitLimits) -> bool:
         return not self.excess(limits)
 
-    def load(self, limits: Limits) -> float:
+    def load(self, limits: FitLimits) -> float:
         """The part of the tightest limit that is used: it fits up to 1."""
         used = [(self.peak_bytes or self.state_bytes) / limits.memory_bytes]
         used.append((self.stored_bytes or 0) / limits.storage_bytes)
@@ -96,9 +96,9 @@ class Fitting:
     """The widest branch that fits, and everything that was tried, by width."""
 
     profile: Profile
-    limits: Limits
-    best: Tried
-    tried: tuple[Tried, ...]
+    limits: FitLimits
+    best: TriedWidth
+    tried: tuple[TriedWidth, ...]
 
     def command(self, profile: str, function: str) -> str:
         """What exports the widest branch, with profile and function as the user gave them."""
@@ -151,7 +151,7 @@ def fit(
     """Tries widths until one fits and the next does not; each try is a real export."""
     if min_width > max_width:
         raise ModelError(f"the least width {min_width} is above the greatest, {max_width}.")
-    limits = Limits(
+    limits = FitLimits(
         memory_bytes=(profile.memory_cap_mib - RESERVE_MIB) * MIB,  # as an export wants it
         storage_bytes=profile.storage_cap_mib * MIB,
         operations=max_operations,
@@ -168,7 +168,9 @@ def fit(
     return Fitting(profile, limits, best, tries.all())
 
 
-def widest(measure: Callable[[int], Tried], limits: Limits, low: Tried, top: int) -> Tried:
+def widest(
+    measure: Callable[[int], TriedWidth], limits: FitLimits, low: TriedWidth, top: int
+) -> TriedWidth:
     """The widest up to `top` that fits, from `low`, which does; few are measured.
 
     Grows until one does not fit, then narrows the gap between the two.
@@ -195,7 +197,7 @@ def widest(measure: Callable[[int], Tried], limits: Limits, low: Tried, top: int
     return low
 
 
-def _reach(narrow: Tried, wide: Tried, limits: Limits) -> float:
+def _reach(narrow: TriedWidth, wide: TriedWidth, limits: FitLimits) -> float:
     """Where a load of p + q · width² through both points comes to 1.
 
     Weights between two layers of the same width grow so; activations grow more slowly.
@@ -230,7 +232,9 @@ def _widest_countable(tries: _Tries, low: int, most: int) -> int:
 class _Tries:
     """What is known about each width so far."""
 
-    def __init__(self, build: Build, profile: Profile, limits: Limits, progress: Progress) -> None:
+    def __init__(
+        self, build: Build, profile: Profile, limits: FitLimits, progress: Progress
+    ) -> None:
         self.limits = limits
         self._build = build
         # The caps are compared here, so that what does not fit is measured as well.
@@ -238,12 +242,12 @@ class _Tries:
             profile, memory_cap_mib=_NO_MEMORY_CAP_MIB, storage_cap_mib=_NO_STORAGE_CAP_MIB
         )
         self._progress = progress
-        self._found: dict[int, Tried] = {}
+        self._found: dict[int, TriedWidth] = {}
 
-    def all(self) -> tuple[Tried, ...]:
+    def all(self) -> tuple[TriedWidth, ...]:
         return tuple(self._found[width] for width in sorted(self._found))
 
-    def counted(self, width: int) -> Tried:
+    def counted(self, width: int) -> TriedWidth:
         """Parameters and operations; kept only if they are too many, which needs no measuring."""
         self._progress(f"counting width {width}")
         tried = self._count(width, self._branch(width))
@@ -251,7 +255,7 @@ class _Tries:
             self._found[width] = tried
         return tried
 
-    def measured(self, width: int) -> Tried:
+    def measured(self, width: int) -> TriedWidth:
         """Counted, and if that does not refuse it already, exported and run in fresh processes."""
         done = sum(tried.peak_bytes is not None for tried in self._found.values())
         self._progress(f"try {done + 1}: width {width}")
@@ -265,9 +269,9 @@ class _Tries:
         self._found[width] = tried
         return tried
 
-    def _export(self, counted: Tried, branch: Branch) -> Tried:
+    def _export(self, counted: TriedWidth, branch: Branch) -> TriedWidth:
         """What was counted, with what the largest micro-batch that fits was measured to take."""
-        found: dict[int, Tried] = {}
+        found: dict[int, TriedWidth] = {}
         with tempfile.TemporaryDirectory() as folder:
             bundle = export(branch, self._profile, Path(folder) / "bundle")
             beside = stored_bytes(bundle.manifest) - bundle.model.stat().st_size
@@ -284,9 +288,9 @@ class _Tries:
                 return peak <= self.limits.memory_bytes
 
             def attempt(micro_batch: int) -> bool:
-                module = make_module(branch, self._profile, micro_batch)
-                bundle.model.write_bytes(convert_module(module))
-                return fits(micro_batch, try_out(branch, self._profile, bundle.model))
+                tuning = shipped(self._profile.runtime)
+                trial = try_micro_batch(branch, self._profile, bundle.model, micro_batch, tuning)
+                return fits(micro_batch, trial.measured)
 
             batch = self._profile.batch_size
             if fits(batch, bundle.manifest["measured"]):
@@ -297,8 +301,8 @@ class _Tries:
         keras.backend.clear_session()  # layers without a name are called as in an export
         return self._build(width)
 
-    def _count(self, width: int, branch: Branch) -> Tried:
+    def _count(self, width: int, branch: Branch) -> TriedWidth:
         counts = count(branch)
         copies = 1 + len(branch.learning.optimizer.slots)
         state_bytes = 4 * counts.parameters * copies  # float32
-        return Tried(width, counts.parameters, counts.operations, state_bytes)
+        return TriedWidth(width, counts.parameters, counts.operations, state_bytes)

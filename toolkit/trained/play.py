@@ -65,7 +65,7 @@ def play(
     from firmware_sim.device.__main__ import runtime_for
     from firmware_sim.errors import TaskError
     from firmware_sim.training.runtime import Model
-    from toolkit.trained.requantise import read_weights
+    from toolkit.trained.weights import read_weights
 
     save = writer_for(out)
     opened = open_bundle(bundle)

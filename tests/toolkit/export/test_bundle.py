@@ -4,9 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,12 +12,12 @@ import pytest
 
 from broker.aggregator.slice_file import read_slice
 from firmware_sim.bundle.reader import FILES, Bundle, open_bundle
-from profiles import Profile, load_profile
+from profiles import load_profile
 from toolkit import zoo
 from toolkit.branch.branch import Branch
 from toolkit.errors import ExportError
 from toolkit.export import bundle as stages
-from toolkit.export.bundle import STAGES, export, try_out
+from toolkit.export.bundle import STAGES, export
 from toolkit.export.calibration import calibration_for
 from toolkit.export.memory_estimate import MemoryEstimate
 
@@ -122,41 +120,6 @@ def test_the_manifest_tells_how_the_branch_learns_and_what_it_takes(digits_bundl
     assert 10 * 2**20 < measured["start_bytes"] < measured["peak_bytes"] < 128 * 2**20
     assert manifest["micro_batch_size"] == 32
     assert manifest["estimated"]["peak_bytes"] == pytest.approx(measured["peak_bytes"], rel=0.15)
-
-
-# --- trying out ----------------------------------------------------------------------------------
-
-
-def test_a_model_that_answers_otherwise_than_keras_is_refused(digits_bundle: Bundle):
-    with pytest.raises(ExportError) as caught:
-        try_out(digits(seed=1), WEAK, digits_bundle.model)
-    assert str(caught.value) == (
-        "in ai-edge-litert the converted branch does not answer what Keras does."
-    )
-
-
-def test_a_model_that_a_runtime_cannot_load_is_refused(tmp_path: Path):
-    (tmp_path / "model.tflite").write_bytes(b"\0" * 64)
-    with pytest.raises(ExportError, match=r"^the branch does not train in ai-edge-litert: \S"):
-        try_out(digits(seed=0), WEAK, tmp_path / "model.tflite")
-
-
-def test_what_is_measured_is_the_profiles_runtime(
-    digits_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-):
-    asked = []
-    measure = stages._measure
-
-    def watched(model: Path, runtime: str, profile: Profile) -> dict[str, Any]:
-        asked.append((runtime, profile.threads))
-        return measure(model, runtime, profile)
-
-    monkeypatch.setattr(stages, "_measure", watched)
-    profile = replace(WEAK, runtime="tflite-runtime", threads=2)
-    measured = try_out(digits(seed=0), profile, digits_bundle.model)
-    assert asked == [("ai-edge-litert", 2), ("tflite-runtime", 2)]
-    assert (measured["runtime"], measured["threads"]) == ("tflite-runtime", 2)
-    assert measured["runtime_version"].startswith("2.14.")
 
 
 # --- failing -------------------------------------------------------------------------------------

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 import toolkit.export.bundle as stages
-import toolkit.export.fit as fitting
+import toolkit.export.trial as trial
 from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.branch.branch import Branch
 from toolkit.branch.user_model import load_branch
-from toolkit.export.fit import Fitting, Limits, Tried, fit, widest
+from toolkit.export.fit import FitLimits, Fitting, TriedWidth, fit, widest
 from toolkit.export.memory_estimate import MemoryEstimate
 from toolkit.training.module import TrainingModule
 
 Toolkit = Callable[..., Any]
 
-LIMITS = Limits(memory_bytes=128 * 2**20, storage_bytes=64 * 2**20)
+LIMITS = FitLimits(memory_bytes=128 * 2**20, storage_bytes=64 * 2**20)
 
 # Width 2 has a million weights: their state alone is small enough, training them is not.
 # From 3 on the operations are too many, which needs no training to know.
@@ -70,8 +70,8 @@ def models(tmp_path: Path) -> Path:
 
 def tried(
     width: int, *, peak: float, step: float = 0.001, operations: int = 1, stored: int = 1
-) -> Tried:
-    return Tried(width, 10 * width, operations, 1, int(peak * 2**20), stored, step, 32)
+) -> TriedWidth:
+    return TriedWidth(width, 10 * width, operations, 1, int(peak * 2**20), stored, step, 32)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_search_ends_between_what_fits_and_what_does_not(
 ):
     measured: list[int] = []
 
-    def measure(width: int) -> Tried:
+    def measure(width: int) -> TriedWidth:
         measured.append(width)
         return tried(width, peak=peak_mib(width))
 
@@ -106,7 +106,7 @@ def test_the_search_ends_between_what_fits_and_what_does_not(
 def test_a_smooth_need_takes_few_tries():
     measured: list[int] = []
 
-    def measure(width: int) -> Tried:
+    def measure(width: int) -> TriedWidth:
         measured.append(width)
         return tried(width, peak=60 + 0.02 * width**2 + 0.3 * width)
 
@@ -128,7 +128,7 @@ def test_the_tightest_limit_decides():
     )
     slow = replace(LIMITS, step_seconds=0.050)
 
-    def measure(width: int) -> Tried:
+    def measure(width: int) -> TriedWidth:
         return tried(width, peak=64, step=0.001 * width)
 
     assert widest(measure, slow, measure(1), 512).width == 50
@@ -146,7 +146,7 @@ def test_a_width_is_judged_in_the_micro_batches_that_an_export_takes(
         width, micro = map(int, model.read_text().split())
         return {"peak_bytes": (60 + 10 * width + width * micro) * 2**20, "step_seconds": 0.1}
 
-    for module in (stages, fitting):
+    for module in (stages, trial):
         monkeypatch.setattr(module, "convert_module", convert)
         monkeypatch.setattr(module, "try_out", measure)
     estimate = MemoryEstimate(0, 0, 0, 0, 0, 0, 1)
@@ -206,7 +206,7 @@ def test_the_answer_is_measured_and_so_is_the_next(toolkit: Toolkit, models: Pat
 def test_the_table_shows_what_was_tried():
     fits, slow = tried(3, peak=64, step=0.004, stored=2**21), tried(4, peak=70, step=0.006)
     limits = replace(LIMITS, step_seconds=0.005)
-    counted = Tried(9, 90, 1, 129 * 2**20)
+    counted = TriedWidth(9, 90, 1, 129 * 2**20)
     found = Fitting(load_profile("weak"), limits, fits, (fits, slow, counted))
     columns = [list(column.cells) for column in found.table().columns]
     assert columns[0] == ["3", "4", "9"]

@@ -15,6 +15,7 @@ from toolkit.conversion.convert import convert_module
 from toolkit.conversion.tflite_internals import schema
 from toolkit.errors import ExportError
 from toolkit.export import bundle as stages
+from toolkit.export import trial
 from toolkit.export.bundle import export
 from toolkit.export.memory_estimate import (
     PACKING,
@@ -133,8 +134,9 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], N
             return {"peak_bytes": int((mib[name] + int(micro) / 4) * MIB)}
 
         estimate = MemoryEstimate(0, 0, 0, 0, 0, 0, 1)
-        monkeypatch.setattr(stages, "convert_module", convert)
-        monkeypatch.setattr(stages, "try_out", measure)
+        for module in (stages, trial):
+            monkeypatch.setattr(module, "convert_module", convert)
+            monkeypatch.setattr(module, "try_out", measure)
         monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: estimate)
 
     return say

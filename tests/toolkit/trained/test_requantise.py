@@ -83,7 +83,7 @@ def test_the_trained_weights_replace_the_random_ones(
 MODELS = """\
 import keras
 from keras import layers
-from toolkit.branch.branch import Branch
+from toolkit.branch import Branch
 
 def branch(units=10, activation="relu", name="digits-of-mine", scale=1 / 16):
     x = keras.Input((8, 8, 1))
@@ -249,15 +249,18 @@ def test_a_model_that_does_not_run_leaves_the_bundle(
     listing: Listing,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("toolkit.export.infer.convert_inference", lambda *arguments: b"\0" * 64)
+    monkeypatch.setattr(
+        "toolkit.trained.requantise.convert_inference", lambda *arguments: b"\0" * 64
+    )
     before = listing(own_bundle.folder.parent)
     ran = toolkit("requantise", own_bundle.folder, "--state", trained)
     assert ran.refusal.startswith("the quantised branch does not run in ai-edge-litert: ")
     assert listing(own_bundle.folder.parent) == before
 
 
-def test_comparing_loads_no_tensorflow():
-    code = "import sys, toolkit.trained.requantise\nprint('tensorflow' in sys.modules)"
+def test_comparing_and_reading_weights_load_no_tensorflow():
+    code = "import sys, toolkit.trained.comparison, toolkit.trained.weights\n"
+    code += "print('tensorflow' in sys.modules)"
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     ran = subprocess.run(
         [sys.executable, "-c", code], env=quiet, capture_output=True, text=True, check=True

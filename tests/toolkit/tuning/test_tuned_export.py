@@ -16,6 +16,7 @@ from toolkit import zoo
 from toolkit.autodiff.lower import Choice
 from toolkit.branch.branch import Branch
 from toolkit.export import bundle as stages
+from toolkit.export import trial
 from toolkit.export.bundle import TUNED_STAGES, export
 from toolkit.export.inspection import operations
 from toolkit.export.memory_estimate import MemoryEstimate
@@ -142,9 +143,10 @@ def test_the_measured_tuning_is_kept_if_it_is_faster_and_fits(
         progress("layer 1 of 2")
         return SourcedTuning("ai-edge-litert", dict.fromkeys(DIGITS, odd), "measured")
 
-    monkeypatch.setattr(stages, "convert_module", convert)
-    monkeypatch.setattr(stages, "try_out", measure)
-    monkeypatch.setattr(stages, "measure_tuning", tune)
+    for module in (stages, trial):
+        monkeypatch.setattr(module, "convert_module", convert)
+        monkeypatch.setattr(module, "try_out", measure)
+    monkeypatch.setattr(trial, "measure_tuning", tune)
     nothing = MemoryEstimate(0, 0, 0, 0, 0, 0, 0)
     monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: nothing)
 

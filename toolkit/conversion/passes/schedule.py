@@ -21,7 +21,7 @@ _VARIABLES = frozenset({"READ_VARIABLE", "ASSIGN_VARIABLE"})
 
 
 @dataclass(frozen=True)
-class Task:
+class Job:
     """One operation, by the numbers of its tensors."""
 
     inputs: tuple[int, ...]
@@ -36,17 +36,17 @@ def schedule_operations(model: Model) -> None:
     """Puts the operations of every subgraph in the order that keeps the fewest bytes alive."""
     for subgraph in model.subgraphs:
         sizes = [tensor_bytes(model, tensor) for tensor in subgraph.tensors]
-        order = schedule(_tasks(model, subgraph), sizes)
+        order = schedule(_jobs(model, subgraph), sizes)
         subgraph.operators = [subgraph.operators[i] for i in order]
 
 
-def _tasks(model: Model, subgraph: Subgraph) -> list[Task]:
-    tasks = []
+def _jobs(model: Model, subgraph: Subgraph) -> list[Job]:
+    jobs = []
     for operator in subgraph.operators:
         kind = operation(model, operator)
         handles = [int(t) for t in operator.inputs[:1]] if kind in _VARIABLES else []
-        tasks.append(
-            Task(
+        jobs.append(
+            Job(
                 inputs=tuple(int(t) for t in operator.inputs if t >= 0),
                 outputs=tuple(int(t) for t in operator.outputs),
                 reads=tuple(handles) if kind == "READ_VARIABLE" else (),
@@ -55,42 +55,42 @@ def _tasks(model: Model, subgraph: Subgraph) -> list[Task]:
                 first=kind in ("CALL_ONCE", "VAR_HANDLE"),
             )
         )
-    return tasks
+    return jobs
 
 
-def schedule(tasks: Sequence[Task], sizes: Sequence[int]) -> list[int]:
-    """An order of the tasks that respects data, variables and `first`."""
-    graph = _Graph(tasks, sizes)
+def schedule(jobs: Sequence[Job], sizes: Sequence[int]) -> list[int]:
+    """An order of the jobs that respects data, variables and `first`."""
+    graph = _Graph(jobs, sizes)
     orders = (_backwards(graph, guess)[::-1] for guess in (_fewest_bytes, _finish_what_began))
-    return min(orders, key=lambda order: most_alive(tasks, sizes, order))
+    return min(orders, key=lambda order: most_alive(jobs, sizes, order))
 
 
-def most_alive(tasks: Sequence[Task], sizes: Sequence[int], order: Sequence[int]) -> int:
-    """Most bytes that are alive at once while the tasks run in that order."""
-    graph = _Graph(tasks, sizes)
+def most_alive(jobs: Sequence[Job], sizes: Sequence[int], order: Sequence[int]) -> int:
+    """Most bytes that are alive at once while the jobs run in that order."""
+    graph = _Graph(jobs, sizes)
     made = {tensor for outputs in graph.outputs for tensor in outputs}
-    last = {tensor: task for task in order for tensor in graph.inputs[task] & made}
+    last = {tensor: job for job in order for tensor in graph.inputs[job] & made}
     alive = most = 0
-    for task in order:
-        alive += sum(sizes[tensor] for tensor in graph.outputs[task])
+    for job in order:
+        alive += sum(sizes[tensor] for tensor in graph.outputs[job])
         most = max(most, alive)
-        alive -= sum(sizes[t] for t in graph.inputs[task] & made if last[t] == task)
+        alive -= sum(sizes[t] for t in graph.inputs[job] & made if last[t] == job)
     return most
 
 
 class _Graph:
-    """The tasks by the memory that they use: reshapes are views, and make nothing."""
+    """The jobs by the memory that they use: reshapes are views, and make nothing."""
 
-    def __init__(self, tasks: Sequence[Task], sizes: Sequence[int]) -> None:
-        body = _owners(tasks)
+    def __init__(self, jobs: Sequence[Job], sizes: Sequence[int]) -> None:
+        body = _owners(jobs)
         self.sizes = sizes
-        self.before = _dependencies(tasks)
-        self.inputs = [{body[tensor] for tensor in task.inputs} for task in tasks]
-        self.views = [task.in_place for task in tasks]
-        self.outputs = [() if task.in_place else task.outputs for task in tasks]
+        self.before = _dependencies(jobs)
+        self.inputs = [{body[tensor] for tensor in job.inputs} for job in jobs]
+        self.views = [job.in_place for job in jobs]
+        self.outputs = [() if job.in_place else job.outputs for job in jobs]
         self.touched = [
-            {*read, *(body[tensor] for tensor in task.outputs)}
-            for read, task in zip(self.inputs, tasks, strict=True)
+            {*read, *(body[tensor] for tensor in job.outputs)}
+            for read, job in zip(self.inputs, jobs, strict=True)
         ]
 
 
@@ -98,51 +98,51 @@ class _Graph:
 class _Moment:
     """Where the walk backwards stands."""
 
-    ready: set[int]  # tasks that can be placed
-    begun: dict[int, int]  # the tensors that are alive, and since how many tasks
+    ready: set[int]  # jobs that can be placed
+    begun: dict[int, int]  # the tensors that are alive, and since how many jobs
     users: dict[int, set[int]]  # of each tensor, those that are not placed; views are none
 
-    def cost(self, graph: _Graph, task: int) -> int:
-        """How many more bytes are alive before the task than after it."""
-        begins = sum(graph.sizes[t] for t in graph.inputs[task] if t not in self.begun)
-        return begins - sum(graph.sizes[t] for t in graph.outputs[task] if t in self.begun)
+    def cost(self, graph: _Graph, job: int) -> int:
+        """How many more bytes are alive before the job than after it."""
+        begins = sum(graph.sizes[t] for t in graph.inputs[job] if t not in self.begun)
+        return begins - sum(graph.sizes[t] for t in graph.outputs[job] if t in self.begun)
 
-    def waiting(self, graph: _Graph, task: int) -> int:
-        """Bytes that the task begins and that have users which cannot be placed yet."""
-        new = (t for t in graph.inputs[task] if t not in self.begun)
-        return sum(graph.sizes[t] for t in new if not self.users[t] - {task} <= self.ready)
+    def waiting(self, graph: _Graph, job: int) -> int:
+        """Bytes that the job begins and that have users which cannot be placed yet."""
+        new = (t for t in graph.inputs[job] if t not in self.begun)
+        return sum(graph.sizes[t] for t in new if not self.users[t] - {job} <= self.ready)
 
 
 _Guess = Callable[[_Graph, _Moment, int], tuple[int, ...]]
 
 
-def _fewest_bytes(graph: _Graph, moment: _Moment, task: int) -> tuple[int, ...]:
-    return moment.cost(graph, task), -task
+def _fewest_bytes(graph: _Graph, moment: _Moment, job: int) -> tuple[int, ...]:
+    return moment.cost(graph, job), -job
 
 
-def _finish_what_began(graph: _Graph, moment: _Moment, task: int) -> tuple[int, ...]:
+def _finish_what_began(graph: _Graph, moment: _Moment, job: int) -> tuple[int, ...]:
     """What costs nothing; then what goes on with the youngest tensor, so that one part of a batch
     is done before the next, and begins nothing that has to wait."""
-    cost, waiting = moment.cost(graph, task), moment.waiting(graph, task)
+    cost, waiting = moment.cost(graph, job), moment.waiting(graph, job)
     if cost + waiting <= 0:
-        return 0, cost, -task
-    age = max((moment.begun.get(t, -1) for t in graph.touched[task]), default=-1)
-    return 1, waiting > 0, -age, cost, -task
+        return 0, cost, -job
+    age = max((moment.begun.get(t, -1) for t in graph.touched[job]), default=-1)
+    return 1, waiting > 0, -age, cost, -job
 
 
 def _backwards(graph: _Graph, guess: _Guess) -> list[int]:
     waiting = [0] * len(graph.before)  # users that are not placed yet
     users: dict[int, set[int]] = defaultdict(set)
-    for task, needed in enumerate(graph.before):
+    for job, needed in enumerate(graph.before):
         for earlier in needed:
             waiting[earlier] += 1
-        for tensor in graph.inputs[task]:
-            if not graph.views[task]:
-                users[tensor].add(task)
+        for tensor in graph.inputs[job]:
+            if not graph.views[job]:
+                users[tensor].add(job)
     moment = _Moment({i for i, count in enumerate(waiting) if count == 0}, {}, users)
     placed: list[int] = []
     while moment.ready:
-        chosen = min(moment.ready, key=lambda task: guess(graph, moment, task))
+        chosen = min(moment.ready, key=lambda job: guess(graph, moment, job))
         moment.ready.remove(chosen)
         placed.append(chosen)
         for tensor in graph.outputs[chosen]:
@@ -157,40 +157,40 @@ def _backwards(graph: _Graph, guess: _Guess) -> list[int]:
     return placed
 
 
-def _owners(tasks: Sequence[Task]) -> dict[int, int]:
+def _owners(jobs: Sequence[Job]) -> dict[int, int]:
     """The tensor whose memory each tensor uses: its own, or through reshapes another's."""
     body: dict[int, int] = {}
-    for task in tasks:
-        for tensor in task.inputs:
+    for job in jobs:
+        for tensor in job.inputs:
             body.setdefault(tensor, tensor)
-        for tensor in task.outputs:
-            body[tensor] = body[task.inputs[0]] if task.in_place else tensor
+        for tensor in job.outputs:
+            body[tensor] = body[job.inputs[0]] if job.in_place else tensor
     return body
 
 
-def _dependencies(tasks: Sequence[Task]) -> list[set[int]]:
-    """For each task, those that must come before it."""
-    before: list[set[int]] = [set() for _ in tasks]
+def _dependencies(jobs: Sequence[Job]) -> list[set[int]]:
+    """For each job, those that must come before it."""
+    before: list[set[int]] = [set() for _ in jobs]
     producer: dict[int, int] = {}
     last_write: dict[int, int] = {}
     reads_since: dict[int, list[int]] = defaultdict(list)
-    lead = [index for index, task in enumerate(tasks) if task.first]
+    lead = [index for index, job in enumerate(jobs) if job.first]
     for earlier, later in itertools.pairwise(lead):
         before[later].add(earlier)
-    for index, task in enumerate(tasks):
-        if not task.first:
+    for index, job in enumerate(jobs):
+        if not job.first:
             before[index].update(lead[-1:])
-        before[index].update(producer[t] for t in task.inputs if t in producer)
-        for variable in task.reads:
+        before[index].update(producer[t] for t in job.inputs if t in producer)
+        for variable in job.reads:
             if variable in last_write:
                 before[index].add(last_write[variable])
             reads_since[variable].append(index)
-        for variable in task.writes:
+        for variable in job.writes:
             before[index].update(reads_since.pop(variable, []))
             if variable in last_write:
                 before[index].add(last_write[variable])
             last_write[variable] = index
-        for tensor in task.outputs:
+        for tensor in job.outputs:
             producer[tensor] = index
         before[index].discard(index)
     return before

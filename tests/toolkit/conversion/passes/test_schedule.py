@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.conversion.passes.schedule import Task, most_alive, schedule
+from toolkit.conversion.passes.schedule import Job, most_alive, schedule
 
 EXTERNAL = 3  # tensors 0..2 are there from the start
 VARIABLES = 3
@@ -16,20 +16,20 @@ thorough = settings(max_examples=150, derandomize=True, deadline=None, database=
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> tuple[list[Task], list[int]]:
+def programs(draw: st.DrawFn) -> tuple[list[Job], list[int]]:
     """Tasks in an order that can run, and the sizes of their tensors."""
     tensors = EXTERNAL
-    tasks: list[Task] = []
+    jobs: list[Job] = []
     for _ in range(draw(st.integers(0, 3))):
-        tasks.append(Task(inputs=(), outputs=(tensors,), first=True))
+        jobs.append(Job(inputs=(), outputs=(tensors,), first=True))
         tensors += 1
     variables = st.lists(st.integers(0, VARIABLES - 1), max_size=2, unique=True)
     for _ in range(draw(st.integers(0, 12))):
         inputs = draw(st.lists(st.integers(0, tensors - 1), max_size=3))
         in_place = bool(inputs) and draw(st.integers(0, 4)) == 0
         made = 1 if in_place else draw(st.integers(0, 2))
-        tasks.append(
-            Task(
+        jobs.append(
+            Job(
                 inputs=tuple(inputs),
                 outputs=tuple(range(tensors, tensors + made)),
                 reads=tuple(draw(variables)),
@@ -39,33 +39,33 @@ def programs(draw: st.DrawFn) -> tuple[list[Task], list[int]]:
         )
         tensors += made
     sizes = draw(st.lists(st.integers(0, 100), min_size=tensors, max_size=tensors))
-    return tasks, sizes
+    return jobs, sizes
 
 
 @thorough
 @given(programs())
 def test_every_task_runs_once(program):
-    tasks, sizes = program
-    assert sorted(schedule(tasks, sizes)) == list(range(len(tasks)))
+    jobs, sizes = program
+    assert sorted(schedule(jobs, sizes)) == list(range(len(jobs)))
 
 
 @thorough
 @given(programs())
 def test_no_task_runs_before_its_inputs_are_there(program):
-    tasks, sizes = program
+    jobs, sizes = program
     there = set(range(EXTERNAL))
-    for index in schedule(tasks, sizes):
-        assert there.issuperset(tasks[index].inputs)
-        there.update(tasks[index].outputs)
+    for index in schedule(jobs, sizes):
+        assert there.issuperset(jobs[index].inputs)
+        there.update(jobs[index].outputs)
 
 
 @thorough
 @given(programs())
 def test_writes_keep_their_place_among_reads_and_writes(program):
-    tasks, sizes = program
-    when = {index: time for time, index in enumerate(schedule(tasks, sizes))}
-    for early, late in itertools.combinations(range(len(tasks)), 2):
-        a, b = tasks[early], tasks[late]
+    jobs, sizes = program
+    when = {index: time for time, index in enumerate(schedule(jobs, sizes))}
+    for early, late in itertools.combinations(range(len(jobs)), 2):
+        a, b = jobs[early], jobs[late]
         if {*a.writes} & {*b.reads, *b.writes} or {*a.reads} & {*b.writes}:
             assert when[early] < when[late]
 
@@ -73,39 +73,39 @@ def test_writes_keep_their_place_among_reads_and_writes(program):
 @thorough
 @given(programs())
 def test_the_first_come_first_and_in_order(program):
-    tasks, sizes = program
-    first = [index for index, task in enumerate(tasks) if task.first]
-    assert schedule(tasks, sizes)[: len(first)] == first
+    jobs, sizes = program
+    first = [index for index, job in enumerate(jobs) if job.first]
+    assert schedule(jobs, sizes)[: len(first)] == first
 
 
 @thorough
 @given(programs())
 def test_variables_hold_what_they_held(program):
-    """Runs both orders on symbols: each task's result names its inputs and what it read."""
-    tasks, sizes = program
-    assert meaning(tasks, schedule(tasks, sizes)) == meaning(tasks, range(len(tasks)))
+    """Runs both orders on symbols: each job's result names its inputs and what it read."""
+    jobs, sizes = program
+    assert meaning(jobs, schedule(jobs, sizes)) == meaning(jobs, range(len(jobs)))
 
 
-def meaning(tasks: Sequence[Task], order: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
+def meaning(jobs: Sequence[Job], order: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
     """A number for what every tensor and, in the end, every variable holds."""
     tensors = {tensor: hash(("external", tensor)) for tensor in range(EXTERNAL)}
     variables = {variable: hash(("before", variable)) for variable in range(VARIABLES)}
     for index in order:
-        task = tasks[index]
-        seen = tuple(tensors[t] for t in task.inputs), tuple(variables[v] for v in task.reads)
-        tensors |= {tensor: hash((index, seen, tensor)) for tensor in task.outputs}
-        variables |= {variable: hash((index, seen, "write")) for variable in task.writes}
+        job = jobs[index]
+        seen = tuple(tensors[t] for t in job.inputs), tuple(variables[v] for v in job.reads)
+        tensors |= {tensor: hash((index, seen, tensor)) for tensor in job.outputs}
+        variables |= {variable: hash((index, seen, "write")) for variable in job.writes}
     return tensors, variables
 
 
-def peak(tasks: Sequence[Task], order: Sequence[int], sizes: Sequence[int]) -> int:
-    """The most bytes alive at once: from the task that makes a tensor to the last that needs it."""
-    body = {tensor: tensor for task in tasks for tensor in task.inputs}
-    for task in tasks:
-        for tensor in task.outputs:
-            body[tensor] = body[task.inputs[0]] if task.in_place else tensor
-    born = {body[t]: time for time, i in reversed([*enumerate(order)]) for t in tasks[i].outputs}
-    died = {body[t]: time for time, i in enumerate(order) for t in tasks[i].inputs}
+def peak(jobs: Sequence[Job], order: Sequence[int], sizes: Sequence[int]) -> int:
+    """The most bytes alive at once: from the job that makes a tensor to the last that needs it."""
+    body = {tensor: tensor for job in jobs for tensor in job.inputs}
+    for job in jobs:
+        for tensor in job.outputs:
+            body[tensor] = body[job.inputs[0]] if job.in_place else tensor
+    born = {body[t]: time for time, i in reversed([*enumerate(order)]) for t in jobs[i].outputs}
+    died = {body[t]: time for time, i in enumerate(order) for t in jobs[i].inputs}
     return max(
         sum(sizes[t] for t, time in born.items() if time <= now <= died.get(t, time))
         for now in range(len(order))
@@ -113,53 +113,53 @@ def peak(tasks: Sequence[Task], order: Sequence[int], sizes: Sequence[int]) -> i
 
 
 def test_what_the_end_needs_is_made_at_the_end():
-    """A forward pass over 500 bytes, beside 1000 bytes that only the last task wants."""
-    tasks = [
-        Task(inputs=(0,), outputs=(1,)),  # large, made too early
-        Task(inputs=(0,), outputs=(2,)),
-        Task(inputs=(2,), outputs=(3,)),
-        Task(inputs=(1, 3), outputs=(4,)),
+    """A forward pass over 500 bytes, beside 1000 bytes that only the last job wants."""
+    jobs = [
+        Job(inputs=(0,), outputs=(1,)),  # large, made too early
+        Job(inputs=(0,), outputs=(2,)),
+        Job(inputs=(2,), outputs=(3,)),
+        Job(inputs=(1, 3), outputs=(4,)),
     ]
     sizes = [1, 1000, 500, 1, 1]
-    order = schedule(tasks, sizes)
+    order = schedule(jobs, sizes)
     assert order == [1, 2, 0, 3]
-    assert peak(tasks, range(4), sizes) == 1501
-    assert peak(tasks, order, sizes) == 1002
+    assert peak(jobs, range(4), sizes) == 1501
+    assert peak(jobs, order, sizes) == 1002
 
 
 def test_a_reshape_takes_no_memory():
-    """Task 1 only renames 1000 bytes, so that making them late is worth it in spite of it."""
-    tasks = [
-        Task(inputs=(0,), outputs=(1,)),
-        Task(inputs=(1,), outputs=(2,), in_place=True),
-        Task(inputs=(0,), outputs=(3,)),
-        Task(inputs=(3,), outputs=(4,)),
-        Task(inputs=(2, 4), outputs=(5,)),
+    """Job 1 only renames 1000 bytes, so that making them late is worth it in spite of it."""
+    jobs = [
+        Job(inputs=(0,), outputs=(1,)),
+        Job(inputs=(1,), outputs=(2,), in_place=True),
+        Job(inputs=(0,), outputs=(3,)),
+        Job(inputs=(3,), outputs=(4,)),
+        Job(inputs=(2, 4), outputs=(5,)),
     ]
     sizes = [1, 1000, 1000, 500, 1, 1]
-    order = schedule(tasks, sizes)
+    order = schedule(jobs, sizes)
     assert order == [2, 3, 0, 1, 4]
-    assert (peak(tasks, range(5), sizes), peak(tasks, order, sizes)) == (1501, 1002)
+    assert (peak(jobs, range(5), sizes), peak(jobs, order, sizes)) == (1501, 1002)
 
 
 def test_a_backward_pass_makes_its_masks_when_it_needs_them():
     """Six layers, whose gradients need the activation and a mask that is made from it."""
     depth, size = 6, 100
     activations, masks, gradients = (range(k, k + depth) for k in (1, 1 + depth, 1 + 2 * depth))
-    layers = [Task(inputs=(activations[i] - 1,), outputs=(activations[i],)) for i in range(depth)]
-    early = [Task(inputs=(activations[i],), outputs=(masks[i],)) for i in range(depth)]
+    layers = [Job(inputs=(activations[i] - 1,), outputs=(activations[i],)) for i in range(depth)]
+    early = [Job(inputs=(activations[i],), outputs=(masks[i],)) for i in range(depth)]
     backward = [
-        Task(
+        Job(
             inputs=(gradients[i - 1] if i else 0, activations[-1 - i], masks[-1 - i]),
             outputs=(gradients[i],),
         )
         for i in range(depth)
     ]
-    tasks = [task for pair in zip(layers, early, strict=True) for task in pair] + backward
+    jobs = [job for pair in zip(layers, early, strict=True) for job in pair] + backward
     sizes = [0] + [size] * (3 * depth)
     # Six activations, the first gradient, and all six masks or only the one that is needed now.
-    assert peak(tasks, range(len(tasks)), sizes) == (6 + 6 + 1) * size
-    assert peak(tasks, schedule(tasks, sizes), sizes) == (6 + 1 + 1) * size
+    assert peak(jobs, range(len(jobs)), sizes) == (6 + 6 + 1) * size
+    assert peak(jobs, schedule(jobs, sizes), sizes) == (6 + 1 + 1) * size
 
 
 def test_one_part_of_a_batch_is_done_before_the_next():
@@ -169,26 +169,26 @@ def test_one_part_of_a_batch_is_done_before_the_next():
     """
     x, dy, count = 0, 1, 8
     made = itertools.count(2)
-    tasks, dxs, dks = [], [], []
+    jobs, dxs, dks = [], [], []
     for _ in range(count):
         spread, wide, dx, some, dk = (next(made) for _ in range(5))
-        tasks += [
-            Task(inputs=(dy,), outputs=(spread,)),
-            Task(inputs=(spread,), outputs=(wide,)),
-            Task(inputs=(wide,), outputs=(dx,)),
-            Task(inputs=(x,), outputs=(some,)),
-            Task(inputs=(some, spread), outputs=(dk,)),
+        jobs += [
+            Job(inputs=(dy,), outputs=(spread,)),
+            Job(inputs=(spread,), outputs=(wide,)),
+            Job(inputs=(wide,), outputs=(dx,)),
+            Job(inputs=(x,), outputs=(some,)),
+            Job(inputs=(some, spread), outputs=(dk,)),
         ]
         dxs.append(dx)
         dks.append(dk)
     whole, total = next(made), next(made)
-    tasks += [Task(inputs=tuple(dxs), outputs=(whole,)), Task(inputs=tuple(dks), outputs=(total,))]
+    jobs += [Job(inputs=tuple(dxs), outputs=(whole,)), Job(inputs=tuple(dks), outputs=(total,))]
     sizes = [0, 0, *[30, 30, 10, 30, 1] * count, 10 * count, 1]
     # The whole dx beside its eight parts; or seven parts, dk's, and three times 30 of the eighth.
-    assert peak(tasks, schedule(tasks, sizes), sizes) <= 2 * 10 * count + count
-    assert most_alive(tasks, sizes, range(len(tasks))) == peak(tasks, range(len(tasks)), sizes)
+    assert peak(jobs, schedule(jobs, sizes), sizes) <= 2 * 10 * count + count
+    assert most_alive(jobs, sizes, range(len(jobs))) == peak(jobs, range(len(jobs)), sizes)
 
 
-@pytest.mark.parametrize("tasks", [[], [Task(inputs=(), outputs=())]])
-def test_little_to_order(tasks):
-    assert schedule(tasks, []) == list(range(len(tasks)))
+@pytest.mark.parametrize("jobs", [[], [Job(inputs=(), outputs=())]])
+def test_little_to_order(jobs):
+    assert schedule(jobs, []) == list(range(len(jobs)))

@@ -1,0 +1,122 @@
+"""Reads the weights that a device has trained back into a branch.
+
+TensorFlow is imported where it is needed and not above: `toolkit play` reads weights without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from broker.durable import read_sealed
+from broker.errors import WireError
+from broker.protocol.wire import below
+from firmware_sim.bundle.reader import MODEL, Bundle
+from firmware_sim.training.checkpoint import FILE, Checkpoints
+from firmware_sim.training.runtime import Array
+from toolkit.errors import ExportError, ModelError
+
+if TYPE_CHECKING:
+    from toolkit.branch.branch import Branch
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedWeights:
+    """What a device's checkpoint holds of its model, and when that was."""
+
+    device: str
+    run: str
+    round: int
+    steps_done: int  # of that round
+    state: Mapping[str, Array]  # all that `set_state` takes, optimiser slots included
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "run": self.run,
+            "round": self.round,
+            "steps_done": self.steps_done,
+        }
+
+
+def read_weights(bundle: Bundle, state: Path) -> TrainedWeights:
+    """From the checkpoint of a device that trains this bundle's model."""
+    path = state / FILE
+    if not path.is_file():
+        raise ExportError(f"there is no checkpoint in {state}; a device's --state folder has one.")
+    device = _owner(path)
+    model = bundle.manifest["files"][MODEL]["sha256"]
+    found = Checkpoints(state, device=device, bundle=model).load()
+    if found is None:
+        raise ExportError(f"the checkpoint in {state} has gone; try again.")
+    tensors = below("model/", found.learner)
+    for name, value in tensors.items():
+        if not np.isfinite(value).all():
+            raise ExportError(f"{path} holds a tensor {name!r} that is not finite.")
+    return TrainedWeights(device, found.run, found.round, found.steps_done, tensors)
+
+
+def _owner(path: Path) -> str:
+    """Whose checkpoint it is; loading says what is wrong with one that cannot be read."""
+    try:
+        return str(read_sealed(path, "checkpoint").fields.get("device"))
+    except (OSError, WireError):
+        return ""
+
+
+def rebuild(bundle: Bundle, model: str | None) -> tuple[str | None, Branch]:
+    """The zoo's task and branch by the name in the manifest, or the user's branch."""
+    from toolkit import zoo
+    from toolkit.branch.user_model import load_branch
+
+    if model is not None:
+        return None, load_branch(model)
+    name = bundle.manifest["branch"]["name"]
+    for task, kind, topology in zoo.names():
+        if name.startswith(f"{task}-{kind}"):
+            branch = zoo.build(task, kind, topology)
+            if branch.name == name:
+                return task, branch
+    raise ModelError(
+        f"the manifest of {bundle.folder} cannot tell how its branch {name!r} is built, which is "
+        "not the zoo's; say --model FILE:function, as when it was exported."
+    )
+
+
+def put_weights(bundle: Bundle, branch: Branch, weights: TrainedWeights) -> None:
+    """Sets every float tensor of the branch by name, if it is the bundle's branch."""
+    from toolkit.autodiff.naming import named_variables
+
+    about = bundle.manifest["branch"]
+    takes = {
+        "shape": list(branch.input_shape),
+        "dtype": branch.input_dtype,
+        "scale": branch.input_scale,
+    }
+    wanted = {name: tuple(value.shape) for name, value in branch.weights().items()}
+    stored = {t["name"]: tuple(t["shape"]) for t in bundle.manifest["tensors"]}
+    trainable = {t["name"] for t in bundle.manifest["tensors"] if t["trainable"]}
+    for name in sorted(wanted.keys() | trainable):
+        here, there = wanted.get(name), stored.get(name)
+        if here != there:
+            raise ModelError(
+                f"the branch {branch.name!r} is not the one of {bundle.folder}: tensor {name!r} "
+                f"is {_shape(here)} here and {_shape(there)} in the bundle."
+            )
+    if takes != about["input"]:
+        raise ModelError(
+            f"the branch {branch.name!r} is not the one of {bundle.folder}: "
+            f"it takes {takes}, and the bundle {about['input']}."
+        )
+    variables = named_variables(branch.model)
+    for name in wanted:
+        variables[name].assign(weights.state[name])
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else str(list(shape))
