@@ -162,7 +162,7 @@ class AggregatorState:
 
 
 Message = Update | Shared | Verdict | DeviceState | AggregatorState
-M = TypeVar("M", Update, Shared, Verdict, DeviceState, AggregatorState)
+M = TypeVar("M", bound=Message)
 
 
 def to_bytes(message: Message, *, topic: str = "", signer: Signer | None = None) -> bytes:

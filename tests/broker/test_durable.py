@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 
 from broker.durable import read_sealed, write_file, write_sealed
 from broker.errors import WireError
-from broker.protocol.wire import decode, encode
+from broker.protocol.wire import Array, decode, encode
 
 FIELDS = {"round": 7, "owner": {"device": "pi-1"}, "note": "θ"}
-TENSORS = {
+TENSORS: dict[str, Array] = {
     "kernel": np.arange(6, dtype=np.float32).reshape(2, 3),
     "step": np.asarray(3, np.int64),
     "none": np.zeros((0, 4), np.float32),

@@ -312,8 +312,11 @@ def test_the_first_thing_wrong_is_told() -> None:
 
 # --- quantised updates -------------------------------------------------------------------
 
-CODED = (shared_tensor("conv/kernel", 401, 3), shared_tensor("conv/bias", 3))
-CODED += (shared_tensor("odd", 5, 13),)
+CODED = (
+    shared_tensor("conv/kernel", 401, 3),
+    shared_tensor("conv/bias", 3),
+    shared_tensor("odd", 5, 13),
+)
 WIDE = Contract.of(Slice.of(CODED), exchange="delta", run=RUN)
 
 
@@ -331,7 +334,7 @@ def coded(encoding: str, **changed: Any) -> Update:
     return replace(good, **changed)
 
 
-def codes(encoding: str) -> npt.NDArray[np.uint8]:
+def codes(encoding: str) -> npt.NDArray[Any]:
     """The bytes of a good update, to be damaged."""
     return coded(encoding).tensors["*"].copy()
 

@@ -233,11 +233,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
         **more: Any,
     ) -> Fleet:
         memory = memory or MemoryBroker()
+        defaults: dict[str, Any] = {"deadline_seconds": DEADLINE, "staleness": "none"}
         settings = Settings(
             mode=mode,
             merge=MergeRule(merge),
             optimizer=Delta(),
-            **{"deadline_seconds": DEADLINE, "staleness": "none"} | more,
+            **defaults | more,
         )
         spec = AggregatorSpec(
             fleet="greenhouse",

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from broker.durable import read_sealed, write_sealed
 from broker.errors import StoreError
 from broker.merging.coordinator import Entry, State
 from broker.merging.optimizers import Adam
+from broker.protocol.slice import Tensors
 
 IDENTITY = Identity("greenhouse", "f" * 64, "sync", "gradient", "Adam")
 RECORDS = [b"first", b"2", b"the third update", bytes(range(256))[:20], b"\0\0\0\0\0\0\0\0"]
@@ -27,11 +28,12 @@ RECORDS = [b"first", b"2", b"the third update", bytes(range(256))[:20], b"\0\0\0
 
 def a_state(round: int = 7) -> State:
     rng = np.random.default_rng(0)
-    shared = {
+    shared: Tensors = {
         "stem/kernel": rng.normal(size=(3, 2)).astype(np.float32),
         "gain": np.asarray(np.pi, np.float32),
         "none": np.zeros((0, 4), np.float32),
-        "ledger": np.float32([-0.0, 1e-45, 3e38]),  # names of ours are names like any other
+        # A tensor may have a name that the snapshot uses itself.
+        "ledger": np.array([-0.0, 1e-45, 3e38], np.float32),
     }
     slots = Adam(0.1).initial(shared)
     shared, slots = Adam(0.1).step(shared, {"gain": np.asarray(0.3, np.float32)}, slots)
@@ -279,7 +281,11 @@ def test_what_can_no_longer_be_written_is_one_sentence(tmp_path: Path) -> None:
         store.snapshot(a_state())
         (folder / f".{SNAPSHOT}.new").mkdir()
         (folder / "journal-1").mkdir()
-        for act in (lambda: store.snapshot(a_state()), lambda: store.append(b"x")):
+        acts: list[Callable[[], None]] = [
+            lambda: store.snapshot(a_state()),
+            lambda: store.append(b"x"),
+        ]
+        for act in acts:
             with pytest.raises(StoreError) as caught:
                 act()
             assert str(caught.value) == f"{folder} cannot be written (Is a directory)."

@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 CLIENTS = 200
 
 
-def test_two_hundred_clients_get_what_is_published(embedded_broker: EmbeddedBroker):
+def test_two_hundred_clients_get_what_is_published(embedded_broker: EmbeddedBroker) -> None:
     clients = [
         MqttTransport(embedded_broker.address, client_id=f"device-{n}", subscriptions=["shared"])
         for n in range(CLIENTS)
@@ -40,7 +40,7 @@ def test_two_hundred_clients_get_what_is_published(embedded_broker: EmbeddedBrok
             thread.join()
 
 
-def test_a_message_of_many_megabytes_passes_whole(embedded_broker: EmbeddedBroker):
+def test_a_message_of_many_megabytes_passes_whole(embedded_broker: EmbeddedBroker) -> None:
     client = MqttTransport(embedded_broker.address, client_id="me", subscriptions=["shared"])
     payload = bytes(range(256)) * 26_172  # 6.7 MB
     client.publish("shared", payload)
@@ -51,7 +51,7 @@ def test_a_message_of_many_megabytes_passes_whole(embedded_broker: EmbeddedBroke
 
 def test_it_logs_nothing_about_clients_that_talk_nonsense(
     embedded_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     with caplog.at_level(logging.WARNING):
         for nonsense in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x10\xff\xff\xff\xff\xff", bytes(100)):
             with socket.create_connection(("127.0.0.1", embedded_broker.port)) as connection:
@@ -62,14 +62,16 @@ def test_it_logs_nothing_about_clients_that_talk_nonsense(
     assert caplog.messages == []
 
 
-def test_it_says_to_mqtt_5_that_it_does_not_speak_it(embedded_broker: EmbeddedBroker):
+def test_it_says_to_mqtt_5_that_it_does_not_speak_it(embedded_broker: EmbeddedBroker) -> None:
     with socket.create_connection(("127.0.0.1", embedded_broker.port)) as connection:
         connection.sendall(b"\x10\x0f\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x02me")
         assert connection.recv(100) == b"\x20\x02\x00\x01"  # CONNACK, wrong protocol version
         assert connection.recv(100) == b""
 
 
-def test_a_client_that_subscribed_to_nothing_is_sent_nothing(embedded_broker: EmbeddedBroker):
+def test_a_client_that_subscribed_to_nothing_is_sent_nothing(
+    embedded_broker: EmbeddedBroker,
+) -> None:
     other = MqttTransport(embedded_broker.address, client_id="other", subscriptions=["state"])
     other.publish("state", b"retained", retain=True)
     assert other.receive(PATIENCE_S) == Connected(None)
@@ -84,7 +86,7 @@ def test_a_client_that_subscribed_to_nothing_is_sent_nothing(embedded_broker: Em
     other.close()
 
 
-def test_a_port_in_use_is_named(embedded_broker: EmbeddedBroker):
+def test_a_port_in_use_is_named(embedded_broker: EmbeddedBroker) -> None:
     port = embedded_broker.port
     with (
         pytest.raises(TransportError, match=f"cannot listen at 127.0.0.1 port {port}: .*in use"),
@@ -93,7 +95,7 @@ def test_a_port_in_use_is_named(embedded_broker: EmbeddedBroker):
         pass
 
 
-def test_it_runs_alone_until_it_is_interrupted():
+def test_it_runs_alone_until_it_is_interrupted() -> None:
     command = [sys.executable, "-m", "broker.brokers.embedded", "--port", "0"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

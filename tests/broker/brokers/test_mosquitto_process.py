@@ -31,7 +31,7 @@ def retain(running: Mosquitto, payload: bytes) -> None:
     client.close()
 
 
-def test_a_restart_keeps_the_port_and_with_persistence_what_was_retained(tmp_path: Path):
+def test_a_restart_keeps_the_port_and_with_persistence_what_was_retained(tmp_path: Path) -> None:
     for persistence in (True, False):
         with Mosquitto(tmp_path / str(persistence), persistence=persistence) as running:
             port, first = running.port, running.pid
@@ -41,7 +41,7 @@ def test_a_restart_keeps_the_port_and_with_persistence_what_was_retained(tmp_pat
             assert retained(running) == (Packet("t", b"kept") if persistence else None)
 
 
-def test_killed_it_forgets_and_starts_again(tmp_path: Path):
+def test_killed_it_forgets_and_starts_again(tmp_path: Path) -> None:
     with Mosquitto(tmp_path, persistence=True) as running:
         retain(running, b"not written yet")
         killed = running.pid
@@ -54,7 +54,7 @@ def test_killed_it_forgets_and_starts_again(tmp_path: Path):
         assert retained(running) is None
 
 
-def test_it_listens_on_the_loopback_interface_alone(mosquitto: Mosquitto):
+def test_it_listens_on_the_loopback_interface_alone(mosquitto: Mosquitto) -> None:
     listening = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
     here = [line.split()[1] for line in listening if line.split()[3] == "0A"]
     assert [a for a in here if a.endswith(f":{mosquitto.port:04X}")] == [
@@ -62,7 +62,7 @@ def test_it_listens_on_the_loopback_interface_alone(mosquitto: Mosquitto):
     ]
 
 
-def test_what_it_says_when_it_does_not_start_is_passed_on(tmp_path: Path):
+def test_what_it_says_when_it_does_not_start_is_passed_on(tmp_path: Path) -> None:
     with (
         pytest.raises(TransportError, match=r"did not start and said: .*Unknown configuration"),
         Mosquitto(tmp_path, extra="no_such_setting 1"),
@@ -70,7 +70,9 @@ def test_what_it_says_when_it_does_not_start_is_passed_on(tmp_path: Path):
         pass
 
 
-def test_a_port_in_use_is_named_before_anything_is_started(mosquitto: Mosquitto, tmp_path: Path):
+def test_a_port_in_use_is_named_before_anything_is_started(
+    mosquitto: Mosquitto, tmp_path: Path
+) -> None:
     port = mosquitto.port
     with (
         pytest.raises(TransportError, match=f"port {port} is in use"),
@@ -81,7 +83,7 @@ def test_a_port_in_use_is_named_before_anything_is_started(mosquitto: Mosquitto,
 
 def test_without_the_binary_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(mosquitto_process, "mosquitto_path", lambda: None)
     with pytest.raises(TransportError, match="mosquitto is not installed"), Mosquitto(tmp_path):
         pass

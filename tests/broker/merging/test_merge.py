@@ -67,16 +67,18 @@ def plain(rule: str, sent: Sequence[Sent], name: str) -> npt.NDArray[np.float64]
     """The formula, literally, in float64."""
     changes = [one.tensors[name].astype(np.float64) for one in sent]
     if rule == "sum":
-        return np.sum(changes, axis=0)
+        return np.asarray(np.sum(changes, axis=0))
     if rule == "mean":
-        return np.sum(changes, axis=0) / len(sent)
+        return np.asarray(np.sum(changes, axis=0) / len(sent))
     counted = sum(one.samples for one in sent)
-    return np.sum([one.samples / counted * c for one, c in zip(sent, changes, strict=True)], axis=0)
+    weighted = [one.samples / counted * c for one, c in zip(sent, changes, strict=True)]
+    return np.asarray(np.sum(weighted, axis=0))
 
 
 def magnitude(sent: Sequence[Sent], name: str) -> npt.NDArray[np.float64]:
     """Σ_k |Δ_k|: what rounding errors are measured against when terms cancel."""
-    return np.sum([np.abs(one.tensors[name]).astype(np.float64) for one in sent], axis=0)
+    sizes = [np.abs(one.tensors[name]).astype(np.float64) for one in sent]
+    return np.asarray(np.sum(sizes, axis=0))
 
 
 # Appendix A: with α_k = n_k / Σ n_j the merged gradient is the gradient over all data.
@@ -87,7 +89,7 @@ def gradient(
 ) -> npt.NDArray[np.float64]:
     """∇ of the mean logistic loss over the rows of x."""
     predicted = 1 / (1 + np.exp(-x @ theta))
-    return x.T @ (predicted - y) / len(y)
+    return np.asarray(x.T @ (predicted - y) / len(y))
 
 
 def test_samples_merge_to_the_gradient_over_all_data() -> None:
@@ -147,7 +149,7 @@ def test_streaming_rules_are_their_formulas(rule: str, seed: int) -> None:
     assert list(merged) == sorted(SHAPES)
     assert held_back == ()
     for name, change in merged.items():
-        assert (change.dtype, change.shape) == (np.float32, SHAPES[name])
+        assert (change.dtype, change.shape) == (np.dtype(np.float32), SHAPES[name])
         expected = plain(rule, holders(fleet, name), name)
         np.testing.assert_allclose(change, expected, rtol=1e-6, atol=0)
 

@@ -158,7 +158,7 @@ def test_sample_counts_are_ignored(name: str) -> None:
         for k, row in enumerate(rows):
             this_round.add(str(k), {"w": row}, counts[k])
         results.append(this_round.merged()[0]["w"])
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 def test_blocks_are_bounded_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,8 +60,8 @@ def update(
 
 
 def how(merge: str = "mean", **more: Any) -> Settings:
-    settings = {"optimizer": Delta(), "quorum": 1, "deadline_seconds": DEADLINE} | more
-    return Settings(mode="sync", merge=MergeRule(merge), **settings)
+    usual: dict[str, Any] = {"optimizer": Delta(), "quorum": 1, "deadline_seconds": DEADLINE}
+    return Settings(mode="sync", merge=MergeRule(merge), **usual | more)
 
 
 def start(settings: Settings, *, now: float = 0.0, **state: Any) -> Synchronous:
@@ -313,9 +313,9 @@ def test_after_a_restart_those_of_the_last_round_are_waited_for() -> None:
     ],
 )
 def test_numbers_that_cannot_work_are_refused(wrong: dict[str, Any], sentence: str) -> None:
-    settings = {"mode": "sync", "merge": MergeRule("mean"), "optimizer": Delta()} | wrong
+    settings: dict[str, Any] = {"mode": "sync", "merge": MergeRule("mean"), "optimizer": Delta()}
     with pytest.raises(SettingsRefused) as caught:
-        Settings(**settings)
+        Settings(**settings | wrong)
     assert str(caught.value) == sentence
 
 

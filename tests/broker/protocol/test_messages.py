@@ -225,7 +225,7 @@ def test_what_an_earlier_version_sent_is_understood(kind: str) -> None:
 
 @every_kind
 def test_every_field_must_be_there(kind: str) -> None:
-    later = getattr(type(MESSAGES[kind]), "LATER", frozenset())
+    later: frozenset[str] = getattr(type(MESSAGES[kind]), "LATER", frozenset())
     for sent in said(kind).keys() - later:
         left = {n: v for n, v in said(kind).items() if n != sent}
         name = LONG_NAMES.get(sent, sent) if kind == "update" else sent
@@ -277,7 +277,9 @@ def test_only_updates_and_theta_carry_tensors(kind: str) -> None:
 
 
 def test_a_message_without_theta_is_small() -> None:
-    long = replace(MESSAGES["verdict"], text="x" * SMALL)
+    verdict = MESSAGES["verdict"]
+    assert isinstance(verdict, Verdict)
+    long = replace(verdict, text="x" * SMALL)
     with pytest.raises(Oversized):
         from_bytes(Verdict, to_bytes(long))
 
@@ -327,7 +329,9 @@ def test_a_birth_with_a_tensor_that_is_none_is_refused(entry: Any) -> None:
 
 
 def test_a_birth_cannot_make_us_repeat_a_book() -> None:
-    birth = replace(MESSAGES["device"], tensors_shared={"n" * 100_000: GOOD})
+    birth = MESSAGES["device"]
+    assert isinstance(birth, DeviceState)
+    birth = replace(birth, tensors_shared={"n" * 100_000: GOOD})
     with pytest.raises(WireError, match=f"^tensor '{'n' * 80}' of a birth is not described"):
         birth.slice()
 

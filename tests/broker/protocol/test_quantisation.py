@@ -73,7 +73,8 @@ def scales(packed: npt.NDArray[Any], shape: tuple[int, ...], encoding: str) -> n
 
 def assert_taken(packed: npt.NDArray[Any], shape: tuple[int, ...], encoding: str) -> None:
     """What travels is what a receiver takes."""
-    assert (packed.dtype, packed.shape) == (np.uint8, (packed_bytes({"x": shape}, encoding),))
+    assert packed.dtype == np.uint8
+    assert packed.shape == (packed_bytes({"x": shape}, encoding),)
     assert bad_scale(packed, {"x": shape}, encoding) is None
     assert bad_code(packed, {"x": shape}, encoding) is None
 
@@ -91,7 +92,7 @@ def test_nothing_is_off_by_more_than_a_step(
     x = np.resize(np.array(values, np.float32), shape)
     sent, back = there_and_back(x, encoding, seed)
     assert_taken(sent, shape, encoding)
-    assert (back.dtype, back.shape) == (np.float32, shape)
+    assert (back.dtype, back.shape) == (np.dtype(np.float32), shape)
     s = scales(sent, shape, encoding).astype(np.float64)
     assert np.all(np.abs(x.astype(np.float64) - back) <= s * SLACK)
     assert np.all(back[x == 0] == 0)
@@ -133,7 +134,7 @@ def test_without_numbers_there_is_a_scale_and_nothing_else(
 ) -> None:
     sent, back = there_and_back(np.zeros(shape, np.float32), encoding)
     assert_taken(sent, shape, encoding)
-    assert (len(sent), back.shape, back.dtype) == (2, shape, np.float32)
+    assert (len(sent), back.shape, back.dtype) == (2, shape, np.dtype(np.float32))
 
 
 @quantised
@@ -252,7 +253,9 @@ def test_theta_is_widened_exactly_and_nothing_else_is_touched() -> None:
     double = np.zeros(2)
     wide = widened({"half": to_half(x), "single": x, "double": double})
     assert wide["half"].dtype == np.float32
-    np.testing.assert_array_equal(wide["half"], np.float16([1 / 3, -2.0]).astype(np.float32))
+    np.testing.assert_array_equal(
+        wide["half"], np.array([1 / 3, -2.0], np.float16).astype(np.float32)
+    )
     assert wide["single"] is x and wide["double"] is double
 
 

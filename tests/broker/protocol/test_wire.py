@@ -187,7 +187,7 @@ def same_as_the_library(payload: bytes) -> bool:
         ours = decode(payload, limit=LIMIT)
     except WireError:
         return False
-    theirs = dict(safetensors.deserialize(payload))
+    theirs = dict(safetensors.deserialize(payload))  # type: ignore[no-untyped-call]
     assert {name: little(array) for name, array in ours.tensors.items()} == {
         name: (DTYPES[said["dtype"]], tuple(said["shape"]), bytes(said["data"]))
         for name, said in theirs.items()
@@ -501,7 +501,7 @@ def peak_of_refusing(payload: bytes) -> int:
 
 
 def test_tensors_are_read_only_views_of_the_received_bytes() -> None:
-    sent = {"x": np.arange(6.0).reshape(2, 3), "y": np.ones(5, np.uint8), "z": np.float32(1)}
+    sent = {"x": np.arange(6.0).reshape(2, 3), "y": np.ones(5, np.uint8), "z": np.array(1.0)}
     payload = encode("k", {}, sent)
     received = np.frombuffer(payload, np.uint8)
     for name, tensor in decode(payload, limit=LIMIT).tensors.items():

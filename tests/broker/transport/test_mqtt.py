@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
-from amqtt.broker import Broker
+from amqtt.broker import Broker  # type: ignore[import-untyped]
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -32,7 +33,9 @@ PASSWORDS = (
 
 
 @contextmanager
-def client(address: Address, client_id: str = "me", *names: str, **more) -> Iterator[MqttTransport]:
+def client(
+    address: Address, client_id: str = "me", *names: str, **more: Any
+) -> Iterator[MqttTransport]:
     transport = MqttTransport(address, client_id=client_id, subscriptions=names, **more)
     try:
         yield transport
@@ -40,12 +43,12 @@ def client(address: Address, client_id: str = "me", *names: str, **more) -> Iter
         transport.close()
 
 
-def first_event(address: Address, **more) -> Event | None:
+def first_event(address: Address, **more: Any) -> Event | None:
     with client(address, **more) as transport:
         return transport.receive(PATIENCE_S)
 
 
-def final_reason(address: Address, **more) -> str:
+def final_reason(address: Address, **more: Any) -> str:
     """Why the transport gave up; it then does nothing more."""
     with client(address, **more) as transport:
         event = transport.receive(PATIENCE_S)
@@ -71,7 +74,7 @@ def guarded(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_wrong_password_is_final(guarded: Mosquitto, version: int):
+def test_a_wrong_password_is_final(guarded: Mosquitto, version: int) -> None:
     address = parse_address(f"mqtt://me:wr0ng@127.0.0.1:{guarded.port}")
     reason = final_reason(address, version=version)
     assert "user, password or permission is wrong" in reason
@@ -79,13 +82,13 @@ def test_a_wrong_password_is_final(guarded: Mosquitto, version: int):
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_to_be_nobody_is_final_where_a_password_is_wanted(guarded: Mosquitto, version: int):
+def test_to_be_nobody_is_final_where_a_password_is_wanted(guarded: Mosquitto, version: int) -> None:
     assert "does not let this user in" in final_reason(guarded.address, version=version)
 
 
 def test_the_right_password_lets_in_from_the_address_and_from_a_file(
     guarded: Mosquitto, tmp_path: Path
-):
+) -> None:
     address = parse_address(f"mqtt://me:s3cret@127.0.0.1:{guarded.port}")
     assert isinstance(first_event(address), Connected)
     (tmp_path / "password").write_text("s3cret\n", encoding="utf-8")
@@ -93,7 +96,7 @@ def test_the_right_password_lets_in_from_the_address_and_from_a_file(
     assert isinstance(first_event(guarded.address, credentials=credentials), Connected)
 
 
-def test_a_forbidden_publication_is_final_and_names_the_topic(guarded: Mosquitto):
+def test_a_forbidden_publication_is_final_and_names_the_topic(guarded: Mosquitto) -> None:
     address = parse_address(f"mqtt://me:s3cret@127.0.0.1:{guarded.port}")
     with client(address, "me", "ok/#") as transport:
         assert isinstance(transport.receive(PATIENCE_S), Connected)
@@ -174,7 +177,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @contextmanager
-def secured(authority: Authority, more: str = "", **certificate) -> Iterator[Address]:
+def secured(authority: Authority, more: str = "", **certificate: Any) -> Iterator[Address]:
     """A mosquitto with a certificate of that authority."""
     file, key = authority.issue("server", **certificate)
     extra = f"cafile {authority.file}\ncertfile {file}\nkeyfile {key}\n{more}"
@@ -182,7 +185,7 @@ def secured(authority: Authority, more: str = "", **certificate) -> Iterator[Add
         yield Address("127.0.0.1", running.port, tls=True)
 
 
-def test_packets_pass_over_tls(authority: Authority):
+def test_packets_pass_over_tls(authority: Authority) -> None:
     with (
         secured(authority) as address,
         client(address, "me", "a", credentials=Credentials(ca_file=authority.file)) as transport,
@@ -194,7 +197,7 @@ def test_packets_pass_over_tls(authority: Authority):
         assert [transport.receive(PATIENCE_S) for _ in sent] == [Packet("a", p) for p in sent]
 
 
-def test_a_broker_that_cannot_be_trusted_is_final(authority: Authority, tmp_path: Path):
+def test_a_broker_that_cannot_be_trusted_is_final(authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other", "stranger")
     mine, theirs = (Credentials(ca_file=signer.file) for signer in (authority, stranger))
@@ -209,7 +212,7 @@ def test_a_broker_that_cannot_be_trusted_is_final(authority: Authority, tmp_path
         assert "IP address mismatch" in final_reason(address, credentials=mine)
 
 
-def test_a_client_proves_who_it_is_by_its_certificate(authority: Authority, tmp_path: Path):
+def test_a_client_proves_who_it_is_by_its_certificate(authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     stranger = Authority(tmp_path / "other", "stranger")
     with secured(authority, "require_certificate true\n") as address:
@@ -224,13 +227,13 @@ def test_a_client_proves_who_it_is_by_its_certificate(authority: Authority, tmp_
         assert refused in final_reason(address, credentials=theirs)
 
 
-def test_a_port_without_tls_is_said_to_have_none(mosquitto: Mosquitto):
+def test_a_port_without_tls_is_said_to_have_none(mosquitto: Mosquitto) -> None:
     address = Address("127.0.0.1", mosquitto.port, tls=True)
     reason = f"{address} hung up, as a port does that knows no mqtts://."
     assert first_event(address) == Disconnected(reason, final=False)
 
 
-def test_a_port_with_tls_is_not_spoken_to_in_plain_text(authority: Authority):
+def test_a_port_with_tls_is_not_spoken_to_in_plain_text(authority: Authority) -> None:
     with secured(authority) as address:
         plain = Address("127.0.0.1", address.port, tls=False)
         event = first_event(plain)
@@ -238,7 +241,9 @@ def test_a_port_with_tls_is_not_spoken_to_in_plain_text(authority: Authority):
     assert event == Disconnected(reason, final=False)
 
 
-def test_files_that_cannot_be_used_are_refused_at_once(authority: Authority, tmp_path: Path):
+def test_files_that_cannot_be_used_are_refused_at_once(
+    authority: Authority, tmp_path: Path
+) -> None:
     certificate = authority.issue("device")[0]
     other_key = authority.issue("another")[1]
     text = tmp_path / "text"
@@ -259,7 +264,7 @@ def test_files_that_cannot_be_used_are_refused_at_once(authority: Authority, tmp
 # Brokers that are not there, or answer strangely.
 
 
-def test_a_client_may_be_there_before_its_broker(tmp_path: Path):
+def test_a_client_may_be_there_before_its_broker(tmp_path: Path) -> None:
     port = free_port()
     with client(Address("127.0.0.1", port, tls=False)) as transport:
         lost = transport.receive(PATIENCE_S)
@@ -270,7 +275,7 @@ def test_a_client_may_be_there_before_its_broker(tmp_path: Path):
             assert transport.flush(PATIENCE_S)
 
 
-def test_a_host_that_nobody_knows_may_be_known_later():
+def test_a_host_that_nobody_knows_may_be_known_later() -> None:
     event = first_event(Address("no-such-host.invalid", 1883, tls=False))
     assert event == Disconnected(
         "the host of mqtt://no-such-host.invalid:1883 is not known.", final=False
@@ -279,7 +284,7 @@ def test_a_host_that_nobody_knows_may_be_known_later():
 
 def test_a_broker_that_keeps_silent_to_mqtt_5_is_spoken_to_in_3_1_1(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     monkeypatch.setattr(broker.transport.mqtt, "ANSWER_S", 0.3)
     started, stop = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
@@ -329,7 +334,7 @@ def scripted_broker(*answers: bytes) -> Iterator[Address]:
 CONNACK_5 = b"\x20\x03\x00\x00\x00"
 
 
-def test_a_refused_subscription_is_final_and_names_the_filter():
+def test_a_refused_subscription_is_final_and_names_the_filter() -> None:
     # Packet identifier 1, no properties, and a code per filter: granted, not authorised.
     suback = b"\x90\x05\x00\x01\x00\x01\x87"
     with (
@@ -342,7 +347,7 @@ def test_a_refused_subscription_is_final_and_names_the_filter():
     assert "refuses the subscription to 'forbidden/#': Not authorized" in event.reason
 
 
-def test_a_broker_that_says_why_it_prefers_another_client_is_believed():
+def test_a_broker_that_says_why_it_prefers_another_client_is_believed() -> None:
     taken_over = b"\xe0\x02\x8e\x00"
     with scripted_broker(CONNACK_5 + taken_over) as address, client(address, "twin") as transport:
         assert transport.receive(PATIENCE_S) == Connected(None)
@@ -351,7 +356,7 @@ def test_a_broker_that_says_why_it_prefers_another_client_is_believed():
     assert event == Disconnected(reason, final=True)
 
 
-def test_a_refusal_that_may_heal_is_not_final():
+def test_a_refusal_that_may_heal_is_not_final() -> None:
     with scripted_broker(b"\x20\x03\x00\x88\x00") as address:
         event = first_event(address)
     assert event == Disconnected(
@@ -359,7 +364,7 @@ def test_a_refusal_that_may_heal_is_not_final():
     )
 
 
-def test_a_goodbye_is_heard_while_packets_pour_in(mosquitto: Mosquitto):
+def test_a_goodbye_is_heard_while_packets_pour_in(mosquitto: Mosquitto) -> None:
     # To close a socket with something unread in it resets the connection, and the goodbye may be
     # lost with it: without care, one client in six leaves its will here.
     leaving = threading.Event()
@@ -386,6 +391,6 @@ def test_a_goodbye_is_heard_while_packets_pour_in(mosquitto: Mosquitto):
         assert watcher.receive(0.5) is None
 
 
-def test_a_client_needs_an_id():
+def test_a_client_needs_an_id() -> None:
     with pytest.raises(TransportError, match="needs an id"):
         MqttTransport(Address("127.0.0.1", 1, tls=False), client_id="")

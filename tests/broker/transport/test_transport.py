@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
@@ -21,6 +21,7 @@ from broker.errors import TransportError
 from broker.transport.address import Address, Credentials, login, parse_address
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.mqtt import MqttTransport
+from broker.transport.mqtt_link import Version
 from broker.transport.mqtt_rules import matches, packet_bytes
 from broker.transport.transport import Connected, Disconnected, Packet, QueueLimits, Transport, Will
 
@@ -147,7 +148,7 @@ class Relay:
 
 
 class MqttRig:
-    def __init__(self, broker: "Restartable", version: int | None, differences: Differences):
+    def __init__(self, broker: "Restartable", version: Version | None, differences: Differences):
         self.broker = broker
         self.version = version
         self.differences = differences
@@ -219,6 +220,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     if request.param == "memory":
         yield MemoryRig()
         return
+    version: Version | None
     if request.param == "embedded":
         broker: Restartable = RestartableEmbedded()
         differences = Differences(tells_limit=False, has_limit=False, tells_takeover=False)
@@ -259,7 +261,7 @@ def silent(transport: Transport) -> bool:
     return True
 
 
-def up(rig: Rig, client_id: str, *names: str, **more) -> Transport:
+def up(rig: Rig, client_id: str, *names: str, **more: Any) -> Transport:
     """A client whose subscriptions are confirmed."""
     client = rig.connect(client_id, *names, **more)
     event = client.receive(PATIENCE_S)
@@ -267,7 +269,7 @@ def up(rig: Rig, client_id: str, *names: str, **more) -> Transport:
     return client
 
 
-def test_packets_arrive_in_the_order_of_publication(rig: Rig):
+def test_packets_arrive_in_the_order_of_publication(rig: Rig) -> None:
     reader, writer = up(rig, "reader", "a"), up(rig, "writer")
     sent = [("a", b"%d" % number) for number in range(200)]
     for topic, payload in sent:
@@ -278,7 +280,7 @@ def test_packets_arrive_in_the_order_of_publication(rig: Rig):
     assert (writer.received_bytes, writer.dropped, reader.dropped) == (0, 0, 0)
 
 
-def test_a_retained_packet_waits_for_late_subscribers_until_replaced_or_cleared(rig: Rig):
+def test_a_retained_packet_waits_for_late_subscribers_until_replaced_or_cleared(rig: Rig) -> None:
     writer = up(rig, "writer")
     for payload in (b"old", b"new"):
         writer.publish("a/state", payload, retain=True)
@@ -291,7 +293,7 @@ def test_a_retained_packet_waits_for_late_subscribers_until_replaced_or_cleared(
     assert silent(late)
 
 
-def test_wildcards_match_as_mqtt_says(rig: Rig):
+def test_wildcards_match_as_mqtt_says(rig: Rig) -> None:
     tree, one = up(rig, "tree", "a/#"), up(rig, "one", "a/+/c")
     writer = up(rig, "writer")
     topics = ["a", "a/b", "a/b/c", "a/x/c", "a/b/c/d", "ab", "b/a"]
@@ -304,7 +306,7 @@ def test_wildcards_match_as_mqtt_says(rig: Rig):
     assert silent(one)
 
 
-def test_nobody_gets_what_only_others_subscribed_to(rig: Rig):
+def test_nobody_gets_what_only_others_subscribed_to(rig: Rig) -> None:
     writer, other = up(rig, "writer"), up(rig, "other", "theirs/#")
     writer.publish("theirs/x", b"x" * 100, retain=True)
     assert packets(other, 1) == [("theirs/x", b"x" * 100)]
@@ -313,7 +315,7 @@ def test_nobody_gets_what_only_others_subscribed_to(rig: Rig):
     assert mine.received_bytes == 0
 
 
-def test_a_broken_link_loses_nothing_that_was_sent_meanwhile(rig: Rig):
+def test_a_broken_link_loses_nothing_that_was_sent_meanwhile(rig: Rig) -> None:
     reader, writer = up(rig, "reader", "a/#"), up(rig, "writer")
     rig.cut("reader")
     assert not until(reader, Disconnected).final
@@ -325,7 +327,7 @@ def test_a_broken_link_loses_nothing_that_was_sent_meanwhile(rig: Rig):
     assert packets(reader, 5) == sent
 
 
-def test_a_session_outlives_its_client(rig: Rig):
+def test_a_session_outlives_its_client(rig: Rig) -> None:
     up(rig, "reader", "a").close()
     writer = up(rig, "writer")
     for payload in (b"1", b"2"):
@@ -335,7 +337,7 @@ def test_a_session_outlives_its_client(rig: Rig):
     assert packets(again, 2) == [("a", b"1"), ("a", b"2")]
 
 
-def test_the_will_is_published_and_retained_when_a_client_is_lost(rig: Rig):
+def test_the_will_is_published_and_retained_when_a_client_is_lost(rig: Rig) -> None:
     watcher = up(rig, "watcher", "state")
     up(rig, "device", will=Will("state", b"lost"))
     rig.cut("device")
@@ -343,7 +345,7 @@ def test_the_will_is_published_and_retained_when_a_client_is_lost(rig: Rig):
     assert packets(up(rig, "late", "state"), 1) == [("state", b"lost")]
 
 
-def test_a_client_that_closes_leaves_no_will(rig: Rig):
+def test_a_client_that_closes_leaves_no_will(rig: Rig) -> None:
     watcher = up(rig, "watcher", "state", "noise")
     device = up(rig, "device", "noise", will=Will("state", b"lost"))
     for _ in range(50):
@@ -355,7 +357,7 @@ def test_a_client_that_closes_leaves_no_will(rig: Rig):
     assert silent(watcher)
 
 
-def test_births_come_back_after_the_broker_forgot_them(rig: Rig):
+def test_births_come_back_after_the_broker_forgot_them(rig: Rig) -> None:
     device = up(rig, "device", "orders", will=Will("state", b"lost"))
     device.publish("state", b"born", retain=True)
     assert device.flush(PATIENCE_S)
@@ -372,7 +374,7 @@ def test_births_come_back_after_the_broker_forgot_them(rig: Rig):
     assert packets(device, 1) == [("orders", b"go")]
 
 
-def test_what_is_published_without_a_link_goes_out_in_order_when_it_is_back(rig: Rig):
+def test_what_is_published_without_a_link_goes_out_in_order_when_it_is_back(rig: Rig) -> None:
     reader = up(rig, "reader", "a")
     writer = up(rig, "writer", limits=QueueLimits(outbox_packets=10, outbox_bytes=25))
     rig.cut("writer")
@@ -390,7 +392,7 @@ def test_what_is_published_without_a_link_goes_out_in_order_when_it_is_back(rig:
     assert packets(reader, 11) == [("a", payload) for payload in expected]
 
 
-def test_a_full_inbox_drops_and_counts(rig: Rig):
+def test_a_full_inbox_drops_and_counts(rig: Rig) -> None:
     few = up(rig, "few", "a", limits=QueueLimits(inbox_packets=3))
     small = up(rig, "small", "a", limits=QueueLimits(inbox_bytes=25))
     writer, witness = up(rig, "writer"), up(rig, "witness", "a")
@@ -408,7 +410,7 @@ def test_a_full_inbox_drops_and_counts(rig: Rig):
     assert packets(few, 1) == packets(small, 1) == [("a", b"there is room again")]
 
 
-def test_the_largest_packet_passes_and_the_limit_is_told(rig: Rig):
+def test_the_largest_packet_passes_and_the_limit_is_told(rig: Rig) -> None:
     reader = up(rig, "reader", "a")
     writer = rig.connect("writer")
     told = until(writer, Connected).max_packet_bytes
@@ -423,7 +425,7 @@ def test_the_largest_packet_passes_and_the_limit_is_told(rig: Rig):
     assert packets(reader, 1) == [("a", bytes(largest))]
 
 
-def test_two_threads_may_publish(rig: Rig):
+def test_two_threads_may_publish(rig: Rig) -> None:
     reader, writer = up(rig, "reader", "+"), up(rig, "writer")
 
     def publish(topic: str) -> None:
@@ -440,7 +442,7 @@ def test_two_threads_may_publish(rig: Rig):
         assert [p for t, p in got if t == topic] == [b"%d" % number for number in range(100)]
 
 
-def test_a_closed_client_says_and_hears_nothing(rig: Rig):
+def test_a_closed_client_says_and_hears_nothing(rig: Rig) -> None:
     reader, writer = up(rig, "reader", "a"), up(rig, "writer", "a")
     writer.close()
     writer.publish("a", b"too late")
@@ -450,7 +452,7 @@ def test_a_closed_client_says_and_hears_nothing(rig: Rig):
     assert silent(reader)
 
 
-def test_a_second_client_with_the_same_id_ends_the_first(rig: Rig):
+def test_a_second_client_with_the_same_id_ends_the_first(rig: Rig) -> None:
     first = up(rig, "twin", "a")
     second = rig.connect("twin", "a")
     lost = until(first, Disconnected)
@@ -464,14 +466,14 @@ def test_a_second_client_with_the_same_id_ends_the_first(rig: Rig):
     assert packets(second, 1) == [("a", b"for the second")]
 
 
-def test_a_topic_with_a_wildcard_is_refused(rig: Rig):
+def test_a_topic_with_a_wildcard_is_refused(rig: Rig) -> None:
     writer = up(rig, "writer")
     for topic in ("", "a/+", "#"):
         with pytest.raises(ValueError, match="nothing can be published on topic"):
             writer.publish(topic, b"")
 
 
-def test_a_filter_that_mqtt_does_not_know_is_refused(rig: Rig):
+def test_a_filter_that_mqtt_does_not_know_is_refused(rig: Rig) -> None:
     for name in ("", "a/#/b", "a#", "+a", "a/b+/c"):
         with pytest.raises(ValueError, match="nothing can be subscribed to with the filter"):
             rig.connect("reader", "a/+/#", name)
@@ -491,7 +493,7 @@ def test_a_filter_that_mqtt_does_not_know_is_refused(rig: Rig):
         ("mqtt://me:a%40b%2F:c@broker:1", Address("broker", 1, False, "me", "a@b/:c")),
     ],
 )
-def test_an_address_is_read(text: str, address: Address):
+def test_an_address_is_read(text: str, address: Address) -> None:
     assert parse_address(text) == address
     assert parse_address(str(address)) == Address(address.host, address.port, address.tls)
 
@@ -514,7 +516,7 @@ def test_an_address_is_read(text: str, address: Address):
         (f"mqtt://me:{'secret' * 20_000}@broker", "too long"),
     ],
 )
-def test_a_wrong_address_is_refused_without_repeating_it(text: str, part: str):
+def test_a_wrong_address_is_refused_without_repeating_it(text: str, part: str) -> None:
     with pytest.raises(TransportError) as caught:
         parse_address(text)
     assert part in str(caught.value)
@@ -522,14 +524,14 @@ def test_a_wrong_address_is_refused_without_repeating_it(text: str, part: str):
     assert str(caught.value).endswith(".")
 
 
-def test_the_password_is_in_no_text_of_an_address():
+def test_the_password_is_in_no_text_of_an_address() -> None:
     address = parse_address("mqtts://me:secret@broker")
     assert address.password == "secret"
     assert "secret" not in f"{address} {address!r}"
     assert str(address) == "mqtts://broker:8883"
 
 
-def test_the_password_may_come_from_a_file(tmp_path: Path):
+def test_the_password_may_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("s3cret with spaces \nignored\n", encoding="utf-8")
     address = Address("broker", 1883, False)
@@ -539,7 +541,7 @@ def test_the_password_may_come_from_a_file(tmp_path: Path):
     assert login(parse_address("mqtt://me:x@broker"), Credentials()) == ("me", "x")
 
 
-def test_a_login_that_cannot_be_used_is_refused(tmp_path: Path):
+def test_a_login_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     plain, named = Address("broker", 1883, False), parse_address("mqtt://me:secret@broker")
     empty, binary = tmp_path / "empty", tmp_path / "binary"
     empty.write_text("\n", encoding="utf-8")
@@ -557,14 +559,14 @@ def test_a_login_that_cannot_be_used_is_refused(tmp_path: Path):
         assert "secret" not in str(caught.value)
 
 
-def test_matching_follows_mqtt():
+def test_matching_follows_mqtt() -> None:
     yes = [("a", "a"), ("+", "a"), ("#", "a/b"), ("a/#", "a"), ("a/+", "a/"), ("+/+", "/a")]
     no = [("a", "A"), ("+", "a/b"), ("a/+", "a"), ("a/#", "ab"), ("#", "$SYS/x"), ("+/x", "$SYS/x")]
     assert [pair for pair in yes if not matches(*pair)] == []
     assert [pair for pair in no if matches(*pair)] == []
 
 
-def test_a_packet_is_counted_as_on_the_wire():
+def test_a_packet_is_counted_as_on_the_wire() -> None:
     # 1 type, 1–4 length, 2 + topic, 2 identifier, 1 properties
     assert packet_bytes("ab", 0) == 1 + 1 + 4 + 2 + 1
     assert packet_bytes("a", 127 - 6) == 1 + 1 + 127
