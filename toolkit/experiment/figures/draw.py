@@ -8,8 +8,8 @@ from pathlib import Path
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell
 from toolkit.experiment.figures.drawing import save
-from toolkit.experiment.figures.rl_figure import draw_players
-from toolkit.experiment.figures.rl_summary import coordinators, merged_by
+from toolkit.experiment.figures.players_figure import draw_players
+from toolkit.experiment.figures.players_summary import coordinators, merged_by
 from toolkit.experiment.figures.supervised_figure import draw_ablation, draw_study
 from toolkit.experiment.figures.supervised_table import has_ablation
 from toolkit.experiment.figures.table import markdown

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.experiment.figures.spread import Spread
+from toolkit.experiment.figures.median_range import Spread
 
 # Okabe and Ito's colours, which colour-blind people can tell apart; markers for print in grey.
 STYLES: Mapping[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.experiment.cell import ANY
-from toolkit.experiment.figures.spread import Spread
+from toolkit.experiment.figures.median_range import Spread
 from toolkit.experiment.running.results import Result
 from toolkit.experiment.supervised.cell import SupervisedCell
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 
 from toolkit.experiment.cell import ANY, DEVICES, MODES
-from toolkit.experiment.figures.spread import shown
+from toolkit.experiment.figures.median_range import shown
 from toolkit.experiment.figures.supervised_summary import (
     Line,
     Studied,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from toolkit.experiment.cell import Cell
-from toolkit.experiment.figures import rl_table, supervised_table
+from toolkit.experiment.figures import players_table, supervised_table
 from toolkit.experiment.players.cell import RlCell
 from toolkit.experiment.running.results import Result, of_kind
 from toolkit.experiment.supervised.cell import SupervisedCell
@@ -17,7 +17,9 @@ def markdown(results: Sequence[Result[Cell]]) -> str:
         rows = supervised_table.rows(told)
         tables.append(_table(supervised_table.headings(told), rows, supervised_table.about(told)))
     if played := of_kind(results, RlCell):
-        tables.append(_table(rl_table.HEADINGS, rl_table.rows(played), rl_table.about(played)))
+        tables.append(
+            _table(players_table.HEADINGS, players_table.rows(played), players_table.about(played))
+        )
     return "\n".join(tables)
 
 

@@ -12,13 +12,13 @@ from broker.protocol.slice import Tensors
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
-from toolkit.experiment.figures.rl_summary import WINDOW
+from toolkit.experiment.device import StudyDevice, Tell
+from toolkit.experiment.figures.players_summary import WINDOW
 from toolkit.experiment.players.cell import RlCell
 from toolkit.experiment.players.games import player
-from toolkit.experiment.running.branches import player_branch
-from toolkit.experiment.running.device import StudyDevice, Tell
+from toolkit.experiment.players.virtual_clock import Turns
 from toolkit.experiment.running.results import Final, Point
-from toolkit.experiment.running.virtual_clock import Turns
+from toolkit.experiment.supervised.branches import player_branch
 from toolkit.fleet.in_one_process import NEVER
 
 

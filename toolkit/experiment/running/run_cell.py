@@ -24,10 +24,10 @@ from broker.transport.address import Address
 from firmware_sim.device.isolated import train_alone
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell
+from toolkit.experiment.device import StudyDevice, Tell
 from toolkit.experiment.players.cell import RlCell
 from toolkit.experiment.players.device import RlDevice, turns_of
-from toolkit.experiment.running.device import StudyDevice, Tell
-from toolkit.experiment.running.origin import origin
+from toolkit.experiment.running.provenance import origin
 from toolkit.experiment.running.results import Point, Result, ResultWriter, known_result
 from toolkit.experiment.supervised.cell import SupervisedCell
 from toolkit.experiment.supervised.data import digest_of, read_task

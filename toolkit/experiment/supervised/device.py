@@ -10,9 +10,9 @@ from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
 from toolkit.experiment.cell import POWERFUL, WEAK
-from toolkit.experiment.running.branches import supervised_branch
-from toolkit.experiment.running.device import StudyDevice, Tell
+from toolkit.experiment.device import StudyDevice, Tell
 from toolkit.experiment.running.results import Final, Point
+from toolkit.experiment.supervised.branches import supervised_branch
 from toolkit.experiment.supervised.cell import SupervisedCell
 from toolkit.experiment.supervised.splits import divide
 from toolkit.experiment.supervised.task import StudyTask

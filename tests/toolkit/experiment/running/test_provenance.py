@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from toolkit.experiment.running.origin import commit, origin
+from toolkit.experiment.running.provenance import commit, origin
 
 
 def git(folder: Path, *arguments: str) -> str:

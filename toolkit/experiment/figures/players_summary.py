@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.experiment.cell import ANY, WEAK
-from toolkit.experiment.figures.spread import Spread
+from toolkit.experiment.figures.median_range import Spread
 from toolkit.experiment.players.cell import COORDINATORS, RlCell
 from toolkit.experiment.running.results import Result
 

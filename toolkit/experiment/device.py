@@ -11,7 +11,7 @@ from broker.log import Log
 from firmware_sim.training.rounds import Rounds
 from toolkit.branch.branch import Branch
 from toolkit.experiment.cell import Cell
-from toolkit.experiment.running.engines import model_for
+from toolkit.experiment.engines.models import model_for
 from toolkit.experiment.running.results import Final, Point
 from toolkit.export.onnx.slice import build_slice
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from toolkit.experiment.cell import DEVICES, MODES
-from toolkit.experiment.figures.rl_summary import (
+from toolkit.experiment.figures.median_range import shown
+from toolkit.experiment.figures.players_summary import (
     WINDOW,
     Line,
     Played,
@@ -15,7 +16,6 @@ from toolkit.experiment.figures.rl_summary import (
     merged_by,
     weak_rates,
 )
-from toolkit.experiment.figures.spread import shown
 
 HEADINGS = ("game", "coordinator", "rate of weak", "device", *MODES)
 

@@ -8,9 +8,9 @@ import pytest
 
 from toolkit.experiment.cell import MODES
 from toolkit.experiment.figures.draw import draw_figures
-from toolkit.experiment.figures.rl_figure import draw_players
-from toolkit.experiment.figures.rl_summary import WINDOW, Line, Played, learning_curve
-from toolkit.experiment.figures.rl_table import rows
+from toolkit.experiment.figures.players_figure import draw_players
+from toolkit.experiment.figures.players_summary import WINDOW, Line, Played, learning_curve
+from toolkit.experiment.figures.players_table import rows
 from toolkit.experiment.figures.table import markdown
 from toolkit.experiment.players.cell import RlSettings, plan
 from toolkit.experiment.running.results import Final, Point, Result

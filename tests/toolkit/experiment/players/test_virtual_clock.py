@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from firmware_sim.errors import Stopped
-from toolkit.experiment.running.virtual_clock import Turns
+from toolkit.experiment.players.virtual_clock import Turns
 
 
 def never() -> None:

@@ -30,14 +30,14 @@ def model_for(cell: Cell, device: str, branch: Branch) -> Model:
 
 
 def _in_tensorflow(key: tuple[object, ...], branch: Branch) -> Model:
-    from toolkit.experiment.running.tensorflow_engine import TensorFlowModel
+    from toolkit.experiment.engines.tensorflow_model import TensorFlowModel
 
     return TensorFlowModel(branch, batch=BATCH)
 
 
 def _in_tflite(key: tuple[object, ...], branch: Branch) -> Model:
     from toolkit.conversion.convert import convert_module
-    from toolkit.experiment.running.streams import StreamedModel
+    from toolkit.experiment.engines.tflite_model import StreamedModel
     from toolkit.training.module import TrainingModule
 
     if key not in _CONVERTED:

@@ -10,8 +10,8 @@ from toolkit.branch.branch import Branch
 from toolkit.branch.layers import BranchDropout
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import BATCH
-from toolkit.experiment.running.branches import supervised_branch
-from toolkit.experiment.running.engines import model_for
+from toolkit.experiment.engines.models import model_for
+from toolkit.experiment.supervised.branches import supervised_branch
 from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedSettings, plan
 
 pytestmark = pytest.mark.xdist_group("experiment")

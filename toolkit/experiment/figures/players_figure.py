@@ -19,7 +19,13 @@ from typing import Any
 
 from toolkit.experiment.cell import DEVICES, MODES, WEAK
 from toolkit.experiment.figures.drawing import KEY, Curve, draw_lines, set_title, share_heights
-from toolkit.experiment.figures.rl_summary import Line, Played, games, learning_curve, weak_rates
+from toolkit.experiment.figures.players_summary import (
+    Line,
+    Played,
+    games,
+    learning_curve,
+    weak_rates,
+)
 
 MILLION, THOUSAND = 1_000_000, 1_000
 

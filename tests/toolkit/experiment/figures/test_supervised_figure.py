@@ -9,7 +9,7 @@ import pytest
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import ANY, MODES
 from toolkit.experiment.figures.draw import draw_figures
-from toolkit.experiment.figures.spread import Spread
+from toolkit.experiment.figures.median_range import Spread
 from toolkit.experiment.figures.supervised_figure import draw_ablation, draw_study
 from toolkit.experiment.figures.supervised_summary import (
     Line,
