@@ -10,13 +10,14 @@ from typing import Annotated, TypeVar
 import typer
 
 from toolkit.errors import ExperimentError
-from toolkit.experiment.cell import MODES, Cell
-from toolkit.experiment.players import cell as rl_cell
-from toolkit.experiment.players.cell import COORDINATORS, RlSettings
-from toolkit.experiment.presets import CURVE_POINTS, RL, SUPERVISED, WEAK_RATES
-from toolkit.experiment.running.study import DATA, run_study
+from toolkit.experiment.cell import SETTINGS, Cell
+from toolkit.experiment.players import cell as player_cell
+from toolkit.experiment.players.cell import MODES, PlayerOptions
+from toolkit.experiment.presets import CURVE_POINTS, PLAYERS, SUPERVISED, WEAK_RATES
+from toolkit.experiment.running.study import run_study
 from toolkit.experiment.supervised import cell as supervised_cell
-from toolkit.experiment.supervised.cell import TOPOLOGIES, SupervisedSettings
+from toolkit.experiment.supervised.cell import TOPOLOGIES, SupervisedOptions
+from toolkit.experiment.supervised.download import DATA
 from toolkit.terminal import quiet_terminal
 
 T = TypeVar("T")
@@ -58,13 +59,13 @@ Ray = Annotated[bool, typer.Option("--ray", help="Run cells on a Ray cluster.")]
 Out = Annotated[
     Path | None, typer.Option(help="Folder of the results.", show_default="results/<task>")
 ]
-ALL_MODES = ",".join(MODES)
+ALL_SETTINGS = ",".join(SETTINGS)
 ALL_RATES = ",".join(f"{rate:g}" for rate in WEAK_RATES)
 
 
 def _defaults(what: str) -> str:
-    """Those of every task that is played."""
-    found = {task: getattr(preset, what) for task, preset in RL.items()}
+    """Returns the default of every task of players."""
+    found = {task: getattr(preset, what) for task, preset in PLAYERS.items()}
     return ", ".join(f"{task} {_shown(value)}" for task, value in found.items())
 
 
@@ -79,7 +80,7 @@ def _shown(value: object) -> str:
 
 def supervised(
     context: typer.Context,
-    modes: Modes = ALL_MODES,
+    modes: Modes = ALL_SETTINGS,
     topology: Annotated[str, typer.Option(help="One or both, with a comma.")] = ",".join(
         TOPOLOGIES
     ),
@@ -151,7 +152,7 @@ def supervised(
     task = str(context.info_name)
     preset = SUPERVISED[task]
     total = rounds or preset.rounds
-    settings = SupervisedSettings(
+    options = SupervisedOptions(
         task=task,
         rounds=total,
         examples_per_round=examples or preset.examples_per_round,
@@ -162,8 +163,8 @@ def supervised(
         test_every=test_every or max(1, total // CURVE_POINTS),
     )
     cells = supervised_cell.plan(
-        settings,
-        modes=_listed(modes, str, "mode"),
+        options,
+        settings=_listed(modes, str, "mode"),
         topologies=_listed(topology, str, "topology"),
         weak_fractions=_listed(weak_fraction, float, "fraction")
         if weak_fraction
@@ -179,9 +180,9 @@ def players(
     game: Annotated[
         str | None, typer.Option(help="One or several, with commas.", show_default="breakout")
     ] = None,
-    modes: Modes = ALL_MODES,
+    modes: Modes = ALL_SETTINGS,
     coordinator: Annotated[
-        str, typer.Option(help=f"{' or '.join(COORDINATORS)}, or both with a comma.")
+        str, typer.Option(help=f"{' or '.join(MODES)}, or both with a comma.")
     ] = "sync",
     weak_rate: Annotated[
         str, typer.Option(help="Rates of the weak device's steps, 1 for the powerful one's.")
@@ -250,9 +251,9 @@ def players(
     beginning; finished ones stay.
     """
     task = str(context.info_name)
-    preset = RL[task]
+    preset = PLAYERS[task]
     warm, every = warm_up or preset.warm_up, sync_every or preset.sync_every
-    settings = RlSettings(
+    options = PlayerOptions(
         task=task,
         rounds=max(1, ((steps or preset.steps) - warm) // every),
         steps_per_round=every,
@@ -263,11 +264,11 @@ def players(
         learning_rate=preset.learning_rate if learning_rate is None else learning_rate,
         engine=engine.value if engine else preset.engine,
     )
-    cells = rl_cell.plan(
-        settings,
+    cells = player_cell.plan(
+        options,
         games=_listed(game or preset.game, str, "game"),
-        modes=_listed(modes, str, "mode"),
-        coordinators=_listed(coordinator, str, "coordinator"),
+        settings=_listed(modes, str, "mode"),
+        modes=_listed(coordinator, str, "coordinator"),
         weak_rates=_listed(weak_rate, float, "rate"),
         seeds=range(seeds or preset.seeds),
     )
@@ -276,7 +277,7 @@ def players(
 
 for _task in supervised_cell.TASKS:
     experiment.command(_task)(supervised)
-for _task in rl_cell.TASKS:
+for _task in player_cell.TASKS:
     experiment.command(_task)(players)
 
 
@@ -289,7 +290,7 @@ def _run(
     jobs: int | None,
     ray: bool,
 ) -> None:
-    folder = out or Path("results") / cells[0].settings.task
+    folder = out or Path("results") / cells[0].options.task
     run_study(cells, folder, data, link="mqtt" if mqtt else "memory", jobs=jobs, ray=ray)
     typer.echo(f"{len(cells)} cells are in {folder}; `toolkit figures {folder}` draws them")
 

@@ -1,32 +1,35 @@
-"""A cell: one training of a study, and all that decides its outcome.
+"""A cell: one training run of a study, with everything that decides its outcome.
 
-Here is what all cells have; `supervised_cell` and `rl_cell` say what else theirs have.
+This module has what all cells have; `supervised/cell.py` and `players/cell.py` add the rest.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
 
 from toolkit.errors import ExperimentError
 
-MODES = ("isolated", "homogeneous", "heterogeneous")
+ISOLATED, HOMOGENEOUS, HETEROGENEOUS = "isolated", "homogeneous", "heterogeneous"
+SETTINGS = (ISOLATED, HOMOGENEOUS, HETEROGENEOUS)
 ENGINES = ("tf", "tflite")
 WEAK, POWERFUL = "weak", "powerful"
 DEVICES = (WEAK, POWERFUL)
-ANY = "any"  # a choice in which nothing depends on it
+ANY = "any"  # the value of a field on which the outcome of the cell does not depend
 BATCH = 32  # examples, or steps of a game, in a mini-batch
+# Result files name some fields as earlier versions did, so that both versions read both.
+JSON_NAMES = {"options": "settings", "setting": "mode", "mode": "coordinator"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class StudyOptions:
     """What all cells of a study have in common."""
 
     task: str
     rounds: int = 100
-    learning_rate: float | None = None  # None: what the branch has
+    learning_rate: float | None = None  # None: the branch's own
     engine: str = "tf"
 
     def __post_init__(self) -> None:
@@ -37,40 +40,79 @@ class Settings:
             )
 
 
+@dataclass(frozen=True)
+class Merging:
+    """How the fleet of a cell merges."""
+
+    mode: str  # sync or async
+    rule: str  # "samples" or "mean": the weights of the updates
+    merges: int  # of the whole fleet; in mode async every update is one
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell(ABC):
-    """`devices` train in `mode`, all random numbers drawn from `seed`."""
+    """`devices` train in `setting`; all random numbers are drawn from `seed`."""
 
-    # Whether a cell that was killed goes on where it was; otherwise it starts from its beginning.
-    goes_on: ClassVar[bool]
+    # Whether a killed cell continues from its last round; otherwise it starts again.
+    resumes: ClassVar[bool]
+    options_type: ClassVar[type[StudyOptions]]
 
-    settings: Settings
-    mode: str
+    options: StudyOptions
+    setting: str
     devices: tuple[str, ...]
     seed: int
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Tells the cells of a study apart; also the name of the file with its results."""
+        """Identifies the cell in its study; also the name of its result file."""
+
+    @property
+    @abstractmethod
+    def merging(self) -> Merging:
+        """How the devices merge if the cell is not isolated."""
 
     @abstractmethod
     def model_key(self, device: str) -> tuple[object, ...]:
-        """Cells and devices with the same key train the same network, from weights of their own."""
+        """Equal keys mean the same network; only the initial weights may differ."""
 
     @property
-    def who(self) -> str:
+    def participants(self) -> str:
+        """weak, powerful or both."""
         return self.devices[0] if len(self.devices) == 1 else "both"
 
-    def kind(self, device: str) -> str:
-        """Its branch: where all are alike, everybody trains the lightweight one."""
-        return "complex" if device == POWERFUL and self.mode != "homogeneous" else "lightweight"
+    def branch(self, device: str) -> str:
+        """lightweight or complex; in a homogeneous cell all devices train the lightweight one."""
+        complex_ = device == POWERFUL and self.setting != HOMOGENEOUS
+        return "complex" if complex_ else "lightweight"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"devices": list(self.devices)}
+        """Returns the cell as a result file states it."""
+        return _json_fields(self) | {JSON_NAMES["options"]: _json_fields(self.options)}
+
+    @classmethod
+    def from_json(cls, stated: dict[str, Any]) -> Self:
+        """Returns the cell that `to_json` stated."""
+        names = {stated: name for name, stated in JSON_NAMES.items()}
+        values = {names.get(key, key): _from_json(value) for key, value in stated.items()}
+        options = {key: _from_json(value) for key, value in values["options"].items()}
+        return cls(**values | {"options": cls.options_type(**options)})
 
 
 def check_known(what: str, chosen: Iterable[str], known: Sequence[str]) -> None:
+    """Raises an ExperimentError if one of `chosen` is not `known`."""
     for one in chosen:
         if one not in known:
             raise ExperimentError(f"there is no {what} {one!r}; there are {', '.join(known)}.")
+
+
+def _json_fields(thing: Cell | StudyOptions) -> dict[str, Any]:
+    values = {field.name: getattr(thing, field.name) for field in fields(thing)}
+    return {
+        JSON_NAMES.get(name, name): list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+    }
+
+
+def _from_json(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

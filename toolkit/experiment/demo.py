@@ -1,4 +1,4 @@
-"""The study in short: two unequal devices learn digits over a real broker, in three modes."""
+"""A short study: two unequal devices learn digits over a real broker, in all three settings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 from toolkit.errors import Interrupted
-from toolkit.experiment.cell import BATCH, MODES
+from toolkit.experiment.cell import BATCH, SETTINGS
 from toolkit.experiment.running.study import run_study
-from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedSettings, plan
+from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedOptions, plan
 from toolkit.terminal import quiet_terminal
 from toolkit.writing import make_folder
 
@@ -19,16 +19,16 @@ WEAK_FRACTIONS = (0.05, 0.2, 0.5)
 
 
 def run_demo(out: Path, *, rounds: int, steps: int, seeds: int, embedded: bool) -> None:
-    """Runs the study anew, draws its figure, and shows its table."""
+    """Runs the study from its beginning, draws its figure and prints its table."""
     make_folder(out)
     study = out / "study"
     shutil.rmtree(study, ignore_errors=True)
-    settings = SupervisedSettings(
+    options = SupervisedOptions(
         task="digits", rounds=rounds, examples_per_round=steps * BATCH, engine="tflite"
     )
     cells = plan(
-        settings,
-        modes=MODES,
+        options,
+        settings=SETTINGS,
         topologies=["cascading"],
         weak_fractions=WEAK_FRACTIONS,
         seeds=range(seeds),
@@ -39,11 +39,12 @@ def run_demo(out: Path, *, rounds: int, steps: int, seeds: int, embedded: bool) 
         raise Interrupted(f"all processes are stopped; {out} keeps what they had") from None
     with quiet_terminal():
         from toolkit.experiment.figures.draw import draw_figures
-        from toolkit.experiment.figures.supervised_table import terminal_table
-        from toolkit.experiment.running.results import of_kind, read_results
+        from toolkit.experiment.figures.supervised_table import supervised_table
+        from toolkit.experiment.running.results import read_results, results_of
 
-        results = of_kind(read_results(study), SupervisedCell)
+        results = results_of(read_results(study), SupervisedCell)
         figure, *_ = draw_figures(results, out)
     title = f"Digits: test accuracy (%) after {rounds} rounds of {steps} mini-batches"
-    Console().print(terminal_table(results, title))
+    # There is one topology, so the first column is left out.
+    Console().print(supervised_table(results).for_terminal(title, first_column=1))
     typer.echo(f"the picture is in {figure}")

@@ -1,9 +1,8 @@
-"""One device of a cell, put together: what the runner needs of it, whatever it learns."""
+"""One device of a cell: the part that does not depend on what it learns."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import TextIO
 
 from broker.aggregator.slice_file import read_slice
@@ -12,16 +11,14 @@ from firmware_sim.training.rounds import Rounds
 from toolkit.branch.branch import Branch
 from toolkit.experiment.cell import Cell
 from toolkit.experiment.engines.models import model_for
-from toolkit.experiment.running.results import Final, Point
+from toolkit.experiment.scores import Final
 from toolkit.export.onnx.slice import build_slice
-
-Tell = Callable[[Point], None]
 
 
 class StudyDevice(ABC):
-    """A branch with its weights, its part of the slice, and how it is trained."""
+    """A branch with its weights, the slice that it shares, and the rounds that train it."""
 
-    rounds: Rounds  # the product's own, which the runner trains
+    rounds: Rounds  # the same class as on a real device
 
     def __init__(self, cell: Cell, name: str, branch: Branch, log: TextIO) -> None:
         self.name = name
@@ -31,4 +28,4 @@ class StudyDevice(ABC):
 
     @abstractmethod
     def final(self) -> Final:
-        """To be called after the last round."""
+        """Returns the final scores; to be called after the last round."""

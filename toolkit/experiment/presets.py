@@ -1,4 +1,4 @@
-"""What a study is when the user says nothing: the paper's for CIFAR-10 and Atari, else short."""
+"""The default options of studies: the paper's for CIFAR-10 and Atari, short ones for others."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ SUPERVISED = {
     "digits": SupervisedPreset((0.05, 0.2, 0.5), 15, 3, 640),
     "npz": SupervisedPreset((0.05, 0.1, 0.2, 0.3, 0.4, 0.5), 200, 3, 2_000),
 }
-CURVE_POINTS = 20  # of a test curve, if the user does not say how often to test
+CURVE_POINTS = 20  # of a test curve, unless the user chooses another interval
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlPreset:
-    """Defaults of one task that is played; lengths are in steps of a game."""
+class PlayerPreset:
+    """Defaults of one task of players; lengths are in steps of a game."""
 
     game: str
-    steps: int  # of the powerful device, the warm-up included
+    steps: int  # of the powerful device, including the warm-up
     sync_every: int
     warm_up: int
     exploration: int
-    replay: tuple[int, int]  # beside a lightweight and a complex branch
-    test_steps: int  # of one test episode at most
+    replay: tuple[int, int]  # capacity beside a lightweight and a complex branch
+    test_steps: int  # maximum length of a test episode
     seeds: int
     engine: str
     learning_rate: float | None = None  # None: the branch's own
 
 
 WEAK_RATES = (1.0, 0.5, 0.25)
-RL = {
-    "atari": RlPreset(  # the paper's
+PLAYERS = {
+    "atari": PlayerPreset(  # the paper's values
         game="breakout",
         steps=10_000_000,
         sync_every=10_000,
@@ -50,9 +50,9 @@ RL = {
         replay=(100_000, 1_000_000),
         test_steps=4_500,
         seeds=5,
-        engine="tf",  # faster on branches of this size; on small ones its calls take too long
+        engine="tf",  # faster on large branches; on small ones its calls take too long
     ),
-    "minatar": RlPreset(  # two cores learn it in minutes
+    "minatar": PlayerPreset(  # takes minutes on two cores
         game="breakout",
         steps=100_000,
         sync_every=1_000,
@@ -64,7 +64,7 @@ RL = {
         engine="tflite",
         learning_rate=0.001,
     ),
-    "cartpole": RlPreset(  # and this in a minute
+    "cartpole": PlayerPreset(  # takes a minute on two cores
         game="cartpole",
         steps=40_000,
         sync_every=500,

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from firmware_sim.training.runtime import Array
 from toolkit import zoo
 from toolkit.bench.reference import Reference
 from toolkit.bench.rl import tables
@@ -47,7 +48,7 @@ def test_an_unknown_game_is_refused(toolkit: Callable[..., Any], tmp_path: Path)
     )
 
 
-def batches(count: int) -> list[dict[str, np.ndarray]]:
+def batches(count: int) -> list[dict[str, Array]]:
     rng = np.random.default_rng(0)
     return [
         {

@@ -52,5 +52,5 @@ def test_branches_are_chosen_by_parts_of_their_names() -> None:
             make_flex=False,
             torch_python=None,
             breakdown=False,
-            progress=str,
+            progress=lambda text: None,
         )

@@ -42,7 +42,7 @@ def points(out: Path) -> int:
     return sum(file.read_bytes().count(b'"point"') for file in (out / "cells").glob("*"))
 
 
-def test_killed_and_started_again(tmp_path: Path):
+def test_killed_and_started_again(tmp_path: Path) -> None:
     """SIGKILL of the command in the middle; its processes end by themselves, and the same command
     ends with the numbers of a run that nobody killed."""
     killed, straight = tmp_path / "killed", tmp_path / "straight"
@@ -71,7 +71,7 @@ def test_killed_and_started_again(tmp_path: Path):
     assert kinds.count("resumed") >= 1
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path):
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     running = command(tmp_path, "--rounds", "100000", "--seeds", "1")
     deadline = time.monotonic() + PATIENCE
     while not points(tmp_path):
@@ -114,11 +114,11 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path):
 )  # fmt: skip
 def test_what_is_mistyped_is_one_sentence(
     toolkit: Toolkit, tmp_path: Path, options: tuple[str, ...], sentence: str
-):
+) -> None:
     assert toolkit("experiment", *options, "--out", tmp_path).refusal == sentence
 
 
-def test_missing_data_are_one_sentence(toolkit: Toolkit, tmp_path: Path):
+def test_missing_data_are_one_sentence(toolkit: Toolkit, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     said = toolkit("experiment", "cifar10", "--data", nowhere, "--out", tmp_path / "out").refusal
     assert said == (
@@ -129,28 +129,28 @@ def test_missing_data_are_one_sentence(toolkit: Toolkit, tmp_path: Path):
     assert said == f"{nowhere} cannot be read (No such file or directory)."
 
 
-def test_ray_is_optional(toolkit: Toolkit, tmp_path: Path):
+def test_ray_is_optional(toolkit: Toolkit, tmp_path: Path) -> None:
     said = toolkit("experiment", "digits", "--ray", "--out", tmp_path).refusal
     assert said == "--ray needs Ray: pip install 'stemshare[ray]'."
     said = toolkit("experiment", "digits", "--ray", "--mqtt", "--out", tmp_path).refusal
     assert said == "--ray does not go with --mqtt, whose broker only this machine reaches."
 
 
-def test_no_results_are_one_sentence(toolkit: Toolkit, tmp_path: Path):
+def test_no_results_are_one_sentence(toolkit: Toolkit, tmp_path: Path) -> None:
     said = toolkit("figures", tmp_path).refusal
     assert said == (
         f"{tmp_path} holds no results; `toolkit experiment` with --out {tmp_path} makes some."
     )
 
 
-def test_help_teaches_with_examples(toolkit: Toolkit):
+def test_help_teaches_with_examples(toolkit: Toolkit) -> None:
     ran = toolkit("experiment", "--help")
     assert ran.code == 0
     assert "toolkit experiment cifar10 --rounds 200" in ran.out
     assert "toolkit figures results/digits" in toolkit("figures", "--help").out
 
 
-def test_players_from_command_to_figure(toolkit: Toolkit, tmp_path: Path):
+def test_players_from_command_to_figure(toolkit: Toolkit, tmp_path: Path) -> None:
     """A whole study over processes, and a second one that has nothing left to do."""
     options = ("--modes", "heterogeneous", "--coordinator", "sync,async", "--weak-rate", "0.5",
                "--seeds", "1", "--steps", "140", "--warm-up", "60", "--sync-every", "20",
@@ -168,7 +168,7 @@ def test_players_from_command_to_figure(toolkit: Toolkit, tmp_path: Path):
     ]  # fmt: skip
 
 
-def test_help_says_what_becomes_of_a_killed_cell(toolkit: Toolkit):
+def test_help_says_what_becomes_of_a_killed_cell(toolkit: Toolkit) -> None:
     played = " ".join(toolkit("experiment", "cartpole", "--help").out.split())
     assert "A cell that was killed starts from its beginning; finished ones stay." in played
     told = " ".join(toolkit("experiment", "digits", "--help").out.split())

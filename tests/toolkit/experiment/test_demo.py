@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.experiment.running.results import read_results
+from toolkit.experiment.running.results import read_results, results_of
+from toolkit.experiment.supervised.cell import SupervisedCell
 
 pytestmark = pytest.mark.xdist_group("demo")
 PATIENCE = 180.0  # seconds until a test gives up
 
 
 def demo(out: Path, *options: str) -> subprocess.Popen[str]:
-    command = [Path(sys.executable).with_name("toolkit"), "demo", "--out", out, *options]
+    program = str(Path(sys.executable).with_name("toolkit"))
+    command = [program, "demo", "--out", str(out), *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -46,7 +48,7 @@ def test_a_short_demo(tmp_path: Path) -> None:
     ran = demo(out, "--rounds", "2", "--steps", "2", "--seeds", "1")
     said, errors = ran.communicate(timeout=PATIENCE)
     assert ran.returncode == 0, errors
-    results = read_results(out / "study")
+    results = results_of(read_results(out / "study"), SupervisedCell)
     assert len(results) == 4 * 3  # weak and powerful alone, alike, unlike; fractions
     rows = [line.strip("│").split("│") for line in said.splitlines() if "%  " in line]
     cells = [[cell.strip() for cell in row] for row in rows]
@@ -54,7 +56,7 @@ def test_a_short_demo(tmp_path: Path) -> None:
     (final,) = (
         100 * result.finals["weak"].scores["test_accuracy"]
         for result in results
-        if result.cell.mode == "heterogeneous" and result.cell.weak_fraction == 0.05
+        if result.cell.setting == "heterogeneous" and result.cell.weak_fraction == 0.05
     )
     assert cells[0][-1] == f"{final:.1f}"
     assert (out / "supervised.png").read_bytes().startswith(b"\x89PNG")

@@ -23,9 +23,8 @@ from broker.transport.address import Credentials, parse_address
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Connected
 from firmware_sim.device import __main__ as device
-from toolkit.errors import ToolkitError
+from toolkit.errors import CertificateError, ToolkitError
 from toolkit.provisioning.certificates import (
-    CertificateError,
     Validity,
     alternative_names,
     issue_client,

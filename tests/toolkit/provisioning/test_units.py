@@ -113,8 +113,8 @@ def test_systemd_understands_every_line_and_finds_them_confined(
     ours = [line for line in ran.stderr.splitlines() if "stemshare" in line]
     assert (ran.returncode, ours) == (0, [])
     for path in paths:
-        command = [ANALYZE, "security", "--offline=true", "--threshold=20", "--no-pager", path]
-        ran = subprocess.run(command, capture_output=True, text=True)
+        command = [ANALYZE, "security", "--offline=true", "--threshold=20", "--no-pager"]
+        ran = subprocess.run([*command, str(path)], capture_output=True, text=True)
         assert ran.returncode == 0, ran.stdout[-200:]  # exposure of at most 2.0 of 10
 
 

@@ -1,10 +1,12 @@
-"""The model that a device of the study trains, in either engine.
+"""The model that a device of a study trains, in either engine.
 
-Tracing and converting take seconds, so a process makes a model once for all cells that differ in
-nothing but their data and their seed; every cell starts from weights of its own.
+Tracing and converting take seconds, so a process builds a model once for all cells that differ
+only in their data and their seed; every cell starts from its own weights.
 """
 
 from __future__ import annotations
+
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -13,16 +15,28 @@ from toolkit.branch.branch import Branch
 from toolkit.experiment.cell import BATCH, Cell
 from toolkit.training.module import TARGET
 
-_RUNTIME = "ai-edge-litert"  # the other one cannot live in one process with TensorFlow
+_RUNTIME = "ai-edge-litert"  # tflite-runtime cannot be loaded beside TensorFlow
 _MODELS: dict[tuple[object, ...], Model] = {}
 _CONVERTED: dict[tuple[object, ...], bytes] = {}
 
 
+class HasRandomStreams(Protocol):
+    """A model whose dropout can draw from numbered, independent streams of random numbers."""
+
+    def use_random_stream(self, number: int) -> None:
+        """From now on dropout draws the numbers of this stream, from its beginning."""
+
+
+def use_random_stream(model: Model, number: int) -> None:
+    """Makes the dropout of a model of `model_for` draw from the stream with this number."""
+    cast(HasRandomStreams, model).use_random_stream(number)
+
+
 def model_for(cell: Cell, device: str, branch: Branch) -> Model:
-    """A model with the branch's weights, and nothing trained."""
+    """Returns a model with the weights of `branch` and an optimiser that has taken no step."""
     key = (*cell.model_key(device), branch.input_shape)
     if (*key, device) not in _MODELS:
-        make = _in_tensorflow if cell.settings.engine == "tf" else _in_tflite
+        make = _in_tensorflow if cell.options.engine == "tf" else _in_tflite
         _MODELS[*key, device] = make(key, branch)
     model = _MODELS[*key, device]
     model.call("set_state", **_untrained(model, branch))
@@ -37,17 +51,17 @@ def _in_tensorflow(key: tuple[object, ...], branch: Branch) -> Model:
 
 def _in_tflite(key: tuple[object, ...], branch: Branch) -> Model:
     from toolkit.conversion.convert import convert_module
-    from toolkit.experiment.engines.tflite_model import StreamedModel
+    from toolkit.experiment.engines.tflite_model import TFLiteModel
     from toolkit.training.module import TrainingModule
 
     if key not in _CONVERTED:
         module = TrainingModule(branch, batch=BATCH, runtime=_RUNTIME)
         _CONVERTED[key] = convert_module(module)
-    return StreamedModel(_CONVERTED[key], runtime=_RUNTIME)
+    return TFLiteModel(_CONVERTED[key], runtime=_RUNTIME)
 
 
 def _untrained(model: Model, branch: Branch) -> dict[str, Array]:
-    """The branch's weights, in its target network too, and zeros for what the optimiser keeps."""
+    """The branch's weights, also for the target network, and zeros for the optimiser's slots."""
     own = branch.weights()
     weights = {**own} | {TARGET + name: value for name, value in own.items()}
     return {

@@ -1,8 +1,8 @@
 """The training functions before conversion, run by TensorFlow: several times faster on a PC.
 
-The same traced programs, losses, optimisers and signatures as in `model.tflite`. TensorFlow has
-convolutions with variable weights and their gradients, so both are its own here; a test holds the
-two against each other. Dropout draws the very numbers that the TFLite runtime draws.
+Traced programs, losses, optimisers and signatures are those of `model.tflite`. Convolutions and
+gradients are TensorFlow's own, because it supports convolutions with variable weights; a test
+compares both engines. Dropout draws exactly the numbers that the TFLite runtime draws.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toolkit.training.double_q import double_q_loss, double_q_target
 from toolkit.training.module import TARGET, TrainingModule
 
 _PHILOX = 1  # TensorFlow's number of the algorithm
-_NUMBERS_AT_ONCE = 4  # that one value of Philox' counter gives
+_NUMBERS_PER_COUNT = 4  # random numbers for one value of Philox's counter
 
 
 class TensorFlowModule(TrainingModule):
@@ -34,7 +34,7 @@ class TensorFlowModule(TrainingModule):
     def __init__(self, branch: Branch, *, batch: int) -> None:
         super().__init__(branch, batch=batch, runtime="tflite-runtime")
         self.stream = tf.Variable(1, dtype=tf.int64)
-        self.drawn = tf.Variable(0, dtype=tf.int64)  # how often each draw of the stream was made
+        self.drawn = tf.Variable(0, dtype=tf.int64)  # steps taken in this stream
 
     def evaluate(self, x: tf.Tensor, y: tf.Tensor) -> Tensors:
         program = self.batch_program
@@ -46,7 +46,7 @@ class TensorFlowModule(TrainingModule):
             "correct": tf.reduce_sum(tf.cast(right, "float32")),
         }
 
-    def begin_stream(self, number: int) -> None:
+    def use_random_stream(self, number: int) -> None:
         self.stream.assign(number)
         self.drawn.assign(0)
 
@@ -89,7 +89,7 @@ class TensorFlowModule(TrainingModule):
     def _replay(
         self, program: Program, theta: Mapping[str, tf.Tensor], x: tf.Tensor
     ) -> dict[Value, tf.Tensor]:
-        """Computes every node in order: by its rule, but for convolutions and random numbers."""
+        """Computes all nodes in order, all but convolutions and random numbers by their rules."""
         tensors: dict[Value, tf.Tensor] = {program.x: x, **program.constants}
         tensors |= {v: theta[name] for name, v in program.parameters.items() if name in theta}
         for node in program.nodes:
@@ -104,10 +104,10 @@ class TensorFlowModule(TrainingModule):
         return tensors
 
     def _draw(self, node: Node, shape: Any) -> tf.Tensor:
-        """What the runtime's RANDOM_UNIFORM gives when it is called for the `drawn`-th time."""
+        """Returns what the runtime's RANDOM_UNIFORM returns in step `drawn` of the stream."""
         if node.op != "StatelessRandomUniformV2":
             raise NotImplementedError(f"layer {node.layer!r} draws with {node.op}")
-        values = -(-int(np.prod(shape)) // _NUMBERS_AT_ONCE)
+        values = -(-int(np.prod(shape)) // _NUMBERS_PER_COUNT)
         return tf.raw_ops.StatelessRandomUniformV2(
             shape=tf.constant(shape, tf.int32),
             key=tf.constant([_seed(node, shape)], tf.uint64),
@@ -132,7 +132,7 @@ def _convolve(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 
 
 class TensorFlowModel(Model):
-    """To an agent it is what a loaded `model.tflite` is."""
+    """Has the interface of a loaded `model.tflite`, so that an agent can train it."""
 
     def __init__(self, branch: Branch, *, batch: int) -> None:
         self.runtime = "tensorflow"
@@ -152,13 +152,13 @@ class TensorFlowModel(Model):
             }
         return self._inputs[signature]
 
-    def begin_stream(self, number: int) -> None:
-        self._training.begin_stream(number)
+    def use_random_stream(self, number: int) -> None:
+        self._training.use_random_stream(number)
 
     def _runner(self, signature: str) -> Any:
         if signature not in self._runners:
             plain = self._signatures[signature].function
-            # One dictionary, since 'conv1/kernel' is no name of an argument.
+            # One dictionary, because 'conv1/kernel' cannot be the name of an argument.
             function = tf.function(lambda values: plain(**values), autograph=False)
 
             def run(**inputs: Any) -> dict[str, Any]:

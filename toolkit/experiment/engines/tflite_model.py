@@ -1,9 +1,9 @@
-"""Random numbers of dropout that can be begun anew: stream s of a model, for any s.
+"""A TFLite model whose dropout draws from numbered streams of random numbers.
 
-The runtime draws from Philox, with key = the draw's own `seed` and `seed2` in the upper half of
-its counter, and keeps the lower half to itself. So the numbers of a run that was killed are lost,
-unless training begins a stream of its own often enough: here with every round. Writing s over
-`seed2` in the loaded file gives 2⁶³ streams per draw that never meet.
+The runtime draws from Philox. The key is the operation's `seed`; the upper half of the counter is
+its `seed2`, the lower half counts the draws and is not accessible. A run that was killed would
+therefore lose its position in the random numbers, unless every round uses a new stream. Writing
+the number of the stream over `seed2` in the loaded file gives 2⁶³ streams that never overlap.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from toolkit.conversion.tflite_internals import schema
 _SEED2 = 6  # offset of the field in the flatbuffer's table `RandomOptions`
 
 
-class StreamedModel(Model):
-    """A TFLite model whose random numbers can begin anew while all its variables stay."""
+class TFLiteModel(Model):
+    """A loaded `model.tflite`; changing the random stream keeps all its variables."""
 
     def __init__(self, content: bytes, *, runtime: str | None = None) -> None:
         self.runtime = choose_runtime(runtime)
         self._module = importlib.import_module(RUNTIMES[self.runtime])
         self._content = bytearray(content)
-        self._places = seed_places(self._content)
+        self._seed_positions = seed_positions(self._content)
         self._load()
 
-    def begin_stream(self, number: int) -> None:
-        """From here on random numbers are those of this stream, from its beginning."""
-        if self._places:
+    def use_random_stream(self, number: int) -> None:
+        """From now on dropout draws the numbers of this stream, from its beginning."""
+        if self._seed_positions:
             state = self.call("get_state")
-            for place in self._places:
-                struct.pack_into("<q", self._content, place, number)
+            for position in self._seed_positions:
+                struct.pack_into("<q", self._content, position, number)
             self._load()
             self.call("set_state", **state)
 
@@ -43,8 +43,8 @@ class StreamedModel(Model):
         self._runners, self._inputs = {}, {}
 
 
-def seed_places(content: bytearray) -> tuple[int, ...]:
-    """Where in the file the `seed2` of each operation that draws is written."""
+def seed_positions(content: bytearray) -> tuple[int, ...]:
+    """Returns the offsets in the file of the `seed2` of every random operation."""
     model = schema.Model.GetRootAs(content, 0)
     graphs = [model.Subgraphs(i) for i in range(model.SubgraphsLength())]
     operators = [graph.Operators(i) for graph in graphs for i in range(graph.OperatorsLength())]

@@ -1,4 +1,4 @@
-"""Every picture and table that results allow; everything comes from results alone."""
+"""Draws all figures and tables that the results of a study allow."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell
 from toolkit.experiment.figures.drawing import save
 from toolkit.experiment.figures.players_figure import draw_players
-from toolkit.experiment.figures.players_summary import coordinators, merged_by
+from toolkit.experiment.figures.players_summary import modes, of_mode
+from toolkit.experiment.figures.players_table import players_table
 from toolkit.experiment.figures.supervised_figure import draw_ablation, draw_study
-from toolkit.experiment.figures.supervised_table import has_ablation
-from toolkit.experiment.figures.table import markdown
-from toolkit.experiment.players.cell import RlCell
-from toolkit.experiment.running.results import Result, of_kind
+from toolkit.experiment.figures.supervised_summary import has_ablation
+from toolkit.experiment.figures.supervised_table import supervised_table
+from toolkit.experiment.players.cell import PlayerCell
+from toolkit.experiment.running.results import Result, results_of
 from toolkit.experiment.supervised.cell import SupervisedCell
 
 STUDY, ABLATION, TABLE = "supervised", "branch_dropout", "table.md"
-PLAYERS = {"sync": "rl", "async": "rl_async"}
+PLAYERS = {"sync": "rl", "async": "rl_async"}  # file names, by mode
 
 
 def draw_figures(results: Sequence[Result[Cell]], folder: Path) -> list[Path]:
-    """Answers the files."""
+    """Returns the files that it has written."""
     if not results:
         raise ExperimentError("no cell is finished yet, so there is nothing to draw.")
     written: list[Path] = []
-    if told := of_kind(results, SupervisedCell):
-        written += save(draw_study(told), folder / STUDY)
-        if has_ablation(told):
-            written += save(draw_ablation(told), folder / ABLATION)
-    if played := of_kind(results, RlCell):
-        for coordinator in coordinators(played):
-            figure = draw_players(merged_by(coordinator, played))
-            written += save(figure, folder / PLAYERS[coordinator])
+    tables: list[str] = []
+    if supervised := results_of(results, SupervisedCell):
+        written += save(draw_study(supervised), folder / STUDY)
+        if has_ablation(supervised):
+            written += save(draw_ablation(supervised), folder / ABLATION)
+        tables.append(supervised_table(supervised).markdown())
+    if players := results_of(results, PlayerCell):
+        for mode in modes(players):
+            written += save(draw_players(of_mode(mode, players)), folder / PLAYERS[mode])
+        tables.append(players_table(players).markdown())
     table = folder / TABLE
-    table.write_text(markdown(results), encoding="utf-8")
+    table.write_text("\n".join(tables), encoding="utf-8")
     return [*written, table]

@@ -1,4 +1,4 @@
-"""The median over seeds, and its extremes: what lines and bands of a figure show."""
+"""The median over seeds with the lowest and the highest value: a line and its band in a figure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Spread:
-    """The same number of several seeds."""
+class MedianRange:
+    """The same quantity of several seeds."""
 
     median: float
     lowest: float
@@ -17,16 +17,18 @@ class Spread:
     seeds: int
 
     @classmethod
-    def of(cls, numbers: Iterable[float]) -> Spread:
+    def of(cls, numbers: Iterable[float]) -> MedianRange:
+        """Returns the median and the range of at least one number."""
         found = list(numbers)
         return cls(statistics.median(found), min(found), max(found), len(found))
 
     def __str__(self) -> str:
-        """median (lowest–highest)"""
+        """median (lowest–highest), or the only number"""
         if self.seeds == 1:
             return f"{self.median:.1f}"
         return f"{self.median:.1f} ({self.lowest:.1f}–{self.highest:.1f})"
 
 
-def shown(spread: Spread | None) -> str:
-    return "–" if spread is None else str(spread)
+def cell_text(found: MedianRange | None) -> str:
+    """Returns the text of a table's cell; a dash if there is no result."""
+    return "–" if found is None else str(found)

@@ -1,14 +1,14 @@
 """The paper's figure of reinforcement learning.
 
-For every game test scores over steps, on the powerful and the weak device:
+Test scores over steps, for every game, on the powerful and the weak device:
 
     (a, b)  first game, equal rates             (g, h)  second game
     (c, d)  the weak device at half the rate    (i, j)  third game
     (e, f)  at a quarter
 
-What there are no results of is left out, and letters stay without gaps. Scores are means over a
-sliding window of test episodes; lines are medians over seeds, bands go from the lowest to the
-highest. The weak device's panel ends where its steps end in a fleet, as in the paper.
+Panels without results are left out, and the letters are consecutive. Scores are means over a
+sliding window of test episodes; lines are medians over seeds, bands range from the lowest to the
+highest. The weak device's panel ends with its last step in a fleet, as in the paper.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import Any
 
-from toolkit.experiment.cell import DEVICES, MODES, WEAK
-from toolkit.experiment.figures.drawing import KEY, Curve, draw_lines, set_title, share_heights
+from toolkit.experiment.cell import DEVICES, SETTINGS, WEAK
+from toolkit.experiment.figures.drawing import KEY, Curve, draw_lines, set_title, share_y_axis
 from toolkit.experiment.figures.players_summary import (
     Line,
-    Played,
+    PlayerResult,
     games,
     learning_curve,
     weak_rates,
@@ -30,8 +30,8 @@ from toolkit.experiment.figures.players_summary import (
 MILLION, THOUSAND = 1_000_000, 1_000
 
 
-def draw_players(results: Sequence[Played]) -> Any:
-    """The first game on the left, the others on the right."""
+def draw_players(results: Sequence[PlayerResult]) -> Any:
+    """Draws the first game on the left and the others on the right."""
     from matplotlib.figure import Figure
 
     first, *others = games(results)
@@ -52,25 +52,25 @@ def draw_players(results: Sequence[Played]) -> Any:
                 _draw(panel, results, game, device, rate)
                 set_title(panel, next(letters), text)
             pair[0].set_ylabel("test episode reward")
-    for alike in panels.values():
-        share_heights(alike)
+    for of_one_game in panels.values():
+        share_y_axis(of_one_game)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     style = {"title": KEY, "frameon": False}
     figure.legend(handles, labels, loc="outside lower center", ncols=3, **style)
     return figure
 
 
-def _draw(panel: Any, results: Sequence[Played], game: str, device: str, rate: float) -> None:
+def _draw(panel: Any, results: Sequence[PlayerResult], game: str, device: str, rate: float) -> None:
     panel.set_axis_on()
     panel.grid(alpha=0.3)
-    lines = {mode: learning_curve(results, Line(game, mode, device, rate)) for mode in MODES}
+    lines = {s: learning_curve(results, Line(game, s, device, rate)) for s in SETTINGS}
     longest = max((step for line in lines.values() for step in line), default=0)
     unit, name = (MILLION, "million") if longest >= MILLION else (THOUSAND, "thousand")
-    draw_lines(panel, {mode: _per(unit, line) for mode, line in lines.items()}, markers=False)
+    draw_lines(panel, {s: _per(unit, line) for s, line in lines.items()}, markers=False)
     panel.set_xlabel(f"{name} steps")
-    merged = [step for mode in MODES[1:] for step in lines[mode]]
+    merged = [step for setting in SETTINGS[1:] for step in lines[setting]]
     panel.set_xlim(0, (max(merged) if device == WEAK and merged else longest) / unit)
 
 
 def _per(unit: int, line: Curve) -> Curve:
-    return {step / unit: spread for step, spread in line.items()}
+    return {step / unit: found for step, found in line.items()}

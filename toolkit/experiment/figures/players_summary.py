@@ -1,4 +1,4 @@
-"""Numbers of the players' figure and table, from results alone."""
+"""The numbers of the players' figure and table, computed from results."""
 
 from __future__ import annotations
 
@@ -6,86 +6,88 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.experiment.cell import ANY, WEAK
-from toolkit.experiment.figures.median_range import Spread
-from toolkit.experiment.players.cell import COORDINATORS, RlCell
+from toolkit.experiment.cell import ANY, ISOLATED, WEAK
+from toolkit.experiment.figures.median_range import MedianRange
+from toolkit.experiment.players.cell import MODES, SCORE_WINDOW, PlayerCell
 from toolkit.experiment.running.results import Result
 
-WINDOW = 25  # test episodes; the paper's curves are means over so many
 PAPER_GAMES = ("breakout", "beam_rider", "space_invaders")  # in the order of its figure
-Played = Result[RlCell]
+PlayerResult = Result[PlayerCell]
 
 
 @dataclass(frozen=True)
 class Line:
-    """What a figure draws as one line: a device in a mode, beside a weak one of some rate."""
+    """One line of a figure: a device in a setting, in studies with this rate of the weak device."""
 
     game: str
-    mode: str
+    setting: str
     device: str
     weak_rate: float
 
-    def shows(self, result: Played) -> bool:
-        """Whether a cell belongs to it; who is alone is shown beside every rate."""
+    def shows(self, result: PlayerResult) -> bool:
+        """Whether the cell is part of the line; an isolated device is shown for every rate."""
         cell = result.cell
         return (
-            (cell.game, cell.mode) == (self.game, self.mode)
-            and (cell.mode == "isolated" or cell.weak_rate == self.weak_rate)
+            (cell.game, cell.setting) == (self.game, self.setting)
+            and (cell.setting == ISOLATED or cell.weak_rate == self.weak_rate)
             and self.device in result.finals
         )
 
 
-def learning_curve(results: Sequence[Played], line: Line) -> dict[int, Spread]:
-    """Mean score of the last test episodes, by steps; only those that every seed has."""
+def learning_curve(results: Sequence[PlayerResult], line: Line) -> dict[int, MedianRange]:
+    """Returns the mean score of the last test episodes, by steps that all seeds have."""
     curves = [smoothed(result, line.device) for result in filter(line.shows, results)]
     steps = set.intersection(*(set(curve) for curve in curves)) if curves else set()
-    return {s: Spread.of(curve[s] for curve in curves) for s in sorted(steps)}
+    return {s: MedianRange.of(curve[s] for curve in curves) for s in sorted(steps)}
 
 
-def smoothed(result: Played, device: str) -> dict[int, float]:
-    """By steps: the mean of the last `WINDOW` scores, or at the beginning of all there are."""
+def smoothed(result: PlayerResult, device: str) -> dict[int, float]:
+    """Returns, by steps, the mean of the last `SCORE_WINDOW` scores (of fewer at the beginning)."""
     points = sorted(result.curve(device), key=lambda point: point.round)
     scores = [point.scores["score"] for point in points]
     return {
-        int(point.scores["steps"]): statistics.fmean(scores[max(0, end - WINDOW) : end])
+        int(point.scores["steps"]): statistics.fmean(scores[max(0, end - SCORE_WINDOW) : end])
         for end, point in enumerate(points, start=1)
     }
 
 
-def final_scores(results: Sequence[Played], line: Line) -> Spread | None:
-    """After as many steps as a device of a fleet takes: a weak one alone would take more."""
+def final_scores(results: Sequence[PlayerResult], line: Line) -> MedianRange | None:
+    """Returns the scores after the number of steps of a device in a fleet.
+
+    An isolated weak device takes more steps than in a fleet, so its score is read earlier.
+    """
     found = [_final(result, line) for result in filter(line.shows, results)]
-    return Spread.of(found) if found else None
+    return MedianRange.of(found) if found else None
 
 
-def _final(result: Played, line: Line) -> float:
-    settings = result.cell.settings
-    if line.device != WEAK or result.cell.mode != "isolated" or line.weak_rate == 1:
+def _final(result: PlayerResult, line: Line) -> float:
+    options = result.cell.options
+    if line.device != WEAK or result.cell.setting != ISOLATED or line.weak_rate == 1:
         return result.finals[line.device].scores["score"]
-    taken = settings.warm_up + line.weak_rate * settings.rounds * settings.steps_per_round
+    taken = options.warm_up + line.weak_rate * options.rounds * options.steps_per_round
     curve = smoothed(result, line.device)
     return curve[max((steps for steps in curve if steps <= taken), default=min(curve))]
 
 
-def coordinators(results: Sequence[Played]) -> list[str]:
-    """Those that were studied; if nobody merged, the first."""
-    used = {result.cell.coordinator for result in results}
-    return [name for name in COORDINATORS if name in used] or [COORDINATORS[0]]
+def modes(results: Sequence[PlayerResult]) -> list[str]:
+    """Returns the modes that were studied; the first one if all devices were isolated."""
+    used = {result.cell.mode for result in results}
+    return [name for name in MODES if name in used] or [MODES[0]]
 
 
-def merged_by(coordinator: str, results: Sequence[Played]) -> list[Played]:
-    """Those of one coordinator, and those who were alone."""
-    return [r for r in results if r.cell.coordinator in (coordinator, ANY)]
+def of_mode(mode: str, results: Sequence[PlayerResult]) -> list[PlayerResult]:
+    """Returns the results of fleets in this mode, and of isolated devices."""
+    return [r for r in results if r.cell.mode in (mode, ANY)]
 
 
-def games(results: Sequence[Played]) -> list[str]:
-    """The paper's in its order, then others."""
+def games(results: Sequence[PlayerResult]) -> list[str]:
+    """Returns the games: the paper's in its order, then others."""
     found = {result.cell.game for result in results}
     return [g for g in PAPER_GAMES if g in found] + sorted(found - set(PAPER_GAMES))
 
 
-def weak_rates(results: Sequence[Played], game: str) -> list[float]:
-    """Of fleets that played the game, the highest first; if all were alone, 1."""
+def weak_rates(results: Sequence[PlayerResult], game: str) -> list[float]:
+    """Returns the rates of fleets that played the game, the highest first; [1] without fleets."""
     cells = [result.cell for result in results if result.cell.game == game]
-    found = {cell.weak_rate for cell in cells if cell.mode != "isolated"}
+    found = {cell.weak_rate for cell in cells if cell.setting != ISOLATED}
     return sorted(found, reverse=True) or [1.0]

@@ -1,47 +1,45 @@
-"""The rows of the players' study."""
+"""The table of the players' study."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from toolkit.experiment.cell import DEVICES, MODES
-from toolkit.experiment.figures.median_range import shown
+from toolkit.experiment.cell import DEVICES, SETTINGS
+from toolkit.experiment.figures.median_range import cell_text
 from toolkit.experiment.figures.players_summary import (
-    WINDOW,
     Line,
-    Played,
-    coordinators,
+    PlayerResult,
     final_scores,
     games,
-    merged_by,
+    modes,
+    of_mode,
     weak_rates,
 )
+from toolkit.experiment.figures.table import StudyTable, caption
+from toolkit.experiment.players.cell import SCORE_WINDOW
 
-HEADINGS = ("game", "coordinator", "rate of weak", "device", *MODES)
+HEADINGS = ("game", "coordinator", "rate of weak", "device", *SETTINGS)
 
 
-def rows(results: Sequence[Played]) -> Iterator[tuple[str, ...]]:
-    """For every mode the median (lowest–highest) of the final scores."""
+def players_table(results: Sequence[PlayerResult]) -> StudyTable:
+    """Returns, for every setting, the median (lowest–highest) of the final scores."""
+    options = results[0].cell.options
+    sentence = caption(
+        results,
+        what=f": mean score of the last {SCORE_WINDOW} test episodes",
+        length=f"{options.steps_per_round} steps",
+        details=f", warm-up {options.warm_up}, exploration {options.exploration}, "
+        f"replay {options.replay[0]} and {options.replay[1]} steps",
+    )
+    return StudyTable(HEADINGS, tuple(_rows(results)), sentence)
+
+
+def _rows(results: Sequence[PlayerResult]) -> Iterator[tuple[str, ...]]:
     for game in games(results):
-        for coordinator in coordinators(results):
-            found = merged_by(coordinator, results)
+        for mode in modes(results):
+            found = of_mode(mode, results)
             for rate in weak_rates(found, game):
                 for device in DEVICES:
-                    lines = [Line(game, mode, device, rate) for mode in MODES]
-                    cells = [shown(final_scores(found, line)) for line in lines]
-                    yield game, coordinator, f"{rate:g}", device, *cells
-
-
-def about(results: Sequence[Played]) -> str:
-    """One sentence on what was run."""
-    first = results[0]
-    settings = first.cell.settings
-    seeds = len({result.cell.seed for result in results})
-    rate = f" at learning rate {settings.learning_rate:g}" if settings.learning_rate else ""
-    return (
-        f"{settings.task}: mean score of the last {WINDOW} test episodes, median (lowest–highest) "
-        f"of {seeds} seed{'s' if seeds > 1 else ''}; {settings.rounds} rounds of "
-        f"{settings.steps_per_round} steps{rate}, warm-up {settings.warm_up}, exploration "
-        f"{settings.exploration}, replay {settings.replay[0]} and {settings.replay[1]} steps; "
-        f"engine {settings.engine}; commit {first.commit}."
-    )
+                    lines = [Line(game, setting, device, rate) for setting in SETTINGS]
+                    cells = [cell_text(final_scores(found, line)) for line in lines]
+                    yield game, mode, f"{rate:g}", device, *cells

@@ -1,8 +1,8 @@
 """The paper's figure of supervised learning, and the ablation of branch dropout.
 
-(a, b) share-first and (c, d) cascading: final accuracy over the weak device's part of the data, on
-the powerful and the weak device; (e, f) how it evolves. Lines are medians over seeds, bands go from
-the lowest to the highest.
+(a, b) share-first and (c, d) cascading: final accuracy over the weak device's fraction of the data,
+on the powerful and the weak device; (e, f) learning curves. Lines are medians over seeds, bands
+range from the lowest to the highest.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toolkit.experiment.cell import DEVICES, MODES, POWERFUL
-from toolkit.experiment.figures.drawing import KEY, Curve, draw_lines, set_title, share_heights
+from toolkit.experiment.cell import DEVICES, HETEROGENEOUS, POWERFUL, SETTINGS
+from toolkit.experiment.figures.drawing import KEY, Curve, draw_lines, set_title, share_y_axis
 from toolkit.experiment.figures.supervised_summary import (
     Line,
-    Studied,
+    SupervisedResult,
     final_accuracies,
     fractions,
     learning_curve,
@@ -25,8 +25,8 @@ from toolkit.experiment.figures.supervised_table import TITLES
 CURVE_FRACTION = 0.2  # of the data on the weak device, in the paper's learning curves
 
 
-def draw_study(results: Sequence[Studied]) -> Any:
-    """A row for each topology; the last one also has the learning curves."""
+def draw_study(results: Sequence[SupervisedResult]) -> Any:
+    """Draws a row for each topology; the last row also has the learning curves."""
     from matplotlib.figure import Figure
 
     studied = topologies(results) or ["cascading"]
@@ -36,7 +36,7 @@ def draw_study(results: Sequence[Studied]) -> Any:
     chosen = min(fractions(results), key=lambda fraction: abs(fraction - CURVE_FRACTION))
     for row, topology in zip(grid, studied, strict=True):
         for panel, device in zip(row[:2], reversed(DEVICES), strict=True):
-            lines = {m: final_accuracies(results, Line(m, topology, device)) for m in MODES}
+            lines = {s: final_accuracies(results, Line(s, topology, device)) for s in SETTINGS}
             _draw_finals(panel, lines, device)
             set_title(panel, next(letters), f"{TITLES[topology]}: {device}")
         last = topology == studied[-1]
@@ -44,7 +44,9 @@ def draw_study(results: Sequence[Studied]) -> Any:
             if not last:
                 panel.set_axis_off()
                 continue
-            curves = {m: learning_curve(results, Line(m, topology, device), chosen) for m in MODES}
+            curves = {
+                s: learning_curve(results, Line(s, topology, device), chosen) for s in SETTINGS
+            }
             draw_lines(panel, curves, markers=False)
             panel.set_xlabel("round")
             holds = 1 - chosen if device == POWERFUL else chosen
@@ -52,23 +54,23 @@ def draw_study(results: Sequence[Studied]) -> Any:
     for panel in (panel for row in grid for panel in row if panel.axison):
         panel.grid(alpha=0.3)
     for panels in ([*grid[:, 0], *grid[:, 1]], list(grid[-1, 2:])):
-        share_heights(panels)
+        share_y_axis(panels)
     for row in grid:
         row[0].set_ylabel("test accuracy (%)")
     _legend(figure, grid)
     return figure
 
 
-def draw_ablation(results: Sequence[Studied]) -> Any:
-    """Heterogeneous cascades with and without branch dropout."""
+def draw_ablation(results: Sequence[SupervisedResult]) -> Any:
+    """Draws heterogeneous cascades with and without branch dropout."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3), dpi=150, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    names = {"heterogeneous": True, "without branch dropout": False}
+    names = {HETEROGENEOUS: True, "without branch dropout": False}
     for panel, device, letter in zip(panels, reversed(DEVICES), "ab", strict=True):
         lines = {
-            name: final_accuracies(results, Line("heterogeneous", "cascading", device, on))
+            name: final_accuracies(results, Line(HETEROGENEOUS, "cascading", device, on))
             for name, on in names.items()
         }
         _draw_finals(panel, lines, device)
@@ -82,7 +84,7 @@ def draw_ablation(results: Sequence[Studied]) -> Any:
 
 
 def _draw_finals(panel: Any, lines: Mapping[str, Curve], device: str) -> None:
-    """Over the weak device's part of the data; the labels say what this device holds."""
+    """Draws accuracies over the weak device's fraction; the labels state this device's own."""
     draw_lines(panel, lines, markers=True)
     ticks = sorted({fraction for line in lines.values() for fraction in line})
     held = [1 - fraction if device == POWERFUL else fraction for fraction in ticks]
@@ -91,11 +93,11 @@ def _draw_finals(panel: Any, lines: Mapping[str, Curve], device: str) -> None:
 
 
 def _legend(figure: Any, grid: Any) -> None:
-    """In the empty corner if there is one, as in the paper; otherwise below."""
+    """Puts the legend into the empty corner, as in the paper, or below if there is none."""
     handles, labels = grid[0][0].get_legend_handles_labels()
     style = {"title": KEY, "frameon": False}
     if grid[0][2].axison:
         figure.legend(handles, labels, loc="outside lower center", ncols=3, **style)
     else:
         corner = grid[0][2].legend(handles, labels, loc="center left", **style)
-        corner.set_in_layout(False)  # it may reach into the empty panel beside
+        corner.set_in_layout(False)  # it may extend into the empty panel next to it

@@ -1,7 +1,7 @@
-"""Cells of the study of players (the paper's section 4.2), and which of them there are.
+"""Cells of the study of players (the paper's section 4.2), and the plan of a study.
 
-Planning is pure. Who learns alone depends neither on the weak device's rate nor on how a fleet
-merges, so it is planned once, however many panels of a figure show it.
+Planning does no I/O. An isolated device depends neither on the weak device's rate nor on the mode
+of a fleet, so its cell is planned once, although several panels of the figure show it.
 """
 
 from __future__ import annotations
@@ -9,27 +9,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from firmware_sim.errors import TaskError
 from firmware_sim.playing.player import game_of
 from toolkit.errors import ExperimentError
-from toolkit.experiment.cell import ANY, DEVICES, MODES, POWERFUL, WEAK, Cell, Settings, check_known
+from toolkit.experiment.cell import (
+    ANY,
+    DEVICES,
+    HOMOGENEOUS,
+    ISOLATED,
+    POWERFUL,
+    SETTINGS,
+    WEAK,
+    Cell,
+    Merging,
+    StudyOptions,
+    check_known,
+)
 
 TASKS = ("atari", "minatar", "cartpole")
-COORDINATORS = ("sync", "async")
+SYNC, ASYNC = MODES = ("sync", "async")
+SCORE_WINDOW = 25  # test episodes in the mean of a score, as in the paper's curves
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlSettings(Settings):
+class PlayerOptions(StudyOptions):
     """What all cells of a study of players have in common; lengths are in steps of a game."""
 
     engine: str = "tflite"
-    steps_per_round: int  # of the powerful device between two synchronisations
-    warm_up: int  # played before the first mini-batch, in the first round
-    exploration: int  # over which ε falls
-    replay: tuple[int, int]  # steps remembered beside a lightweight and a complex branch
-    test_steps: int  # of a test episode at most
+    steps_per_round: int  # of the powerful device, between two merges
+    warm_up: int  # before the first mini-batch, in the first round
+    exploration: int  # during which ε decreases
+    replay: tuple[int, int]  # capacity beside a lightweight and a complex branch
+    test_steps: int  # maximum length of a test episode
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,102 +55,92 @@ class RlSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlCell(Cell):
-    """Devices that play `game`; the weak one at `weak_rate` of the powerful one's pace.
+class PlayerCell(Cell):
+    """Devices that play `game`; the weak one takes `weak_rate` steps per powerful one's step.
 
-    sync   a round ends for all when the powerful device has taken its steps; the weak one has
-           taken `weak_rate` times as many
-    async  each device merges after as many steps of its own, so the weak one does less often
+    sync   a round ends for both devices when the powerful one has taken its steps; the weak one
+           has then taken `weak_rate` times as many
+    async  each device merges after the same number of its own steps, the weak one less often
     """
 
-    goes_on: ClassVar[bool] = False  # a replay is too large to be written down again and again
+    resumes: ClassVar[bool] = False  # a replay is too large to be saved after every round
+    options_type: ClassVar[type[StudyOptions]] = PlayerOptions
 
-    settings: RlSettings
+    options: PlayerOptions
     game: str
-    coordinator: str  # sync or async; any in a cell in which nothing is merged
-    weak_rate: float  # 1 in a cell in which nothing depends on it
+    mode: str  # sync or async; any in an isolated cell
+    weak_rate: float  # 1 in an isolated cell
 
     @property
     def name(self) -> str:
-        where = f"{self.game.replace('/', '-')}_{self.mode}_{self.coordinator}"
-        return f"{where}_{self.who}_rate-{self.weak_rate:g}_seed-{self.seed}"
+        fleet = f"{self.game.replace('/', '-')}_{self.setting}_{self.mode}"
+        return f"{fleet}_{self.participants}_rate-{self.weak_rate:g}_seed-{self.seed}"
+
+    @property
+    def merging(self) -> Merging:
+        """Updates have equal weights."""
+        asynchronous = self.mode == ASYNC
+        merges = sum(map(self.rounds, self.devices)) if asynchronous else self.options.rounds
+        return Merging(self.mode, "mean", merges)
 
     @property
     def environment(self) -> str:
-        """The game's name among all environments."""
-        try:
-            return game_of(self.settings.task, self.game)
-        except TaskError as error:
-            raise ExperimentError(str(error)) from None
+        """The game's name among all environments; raises a TaskError if there is no such game."""
+        return game_of(self.options.task, self.game)
 
     def rate(self, device: str) -> float:
+        """Steps of the device per step of the powerful one."""
         return self.weak_rate if device == WEAK else 1.0
 
     def steps(self, device: str) -> int:
-        """Mini-batches in a round of the device, each with a step of the game."""
-        rate = 1.0 if self.coordinator == "async" else self.rate(device)
-        return max(1, round(self.settings.steps_per_round * rate))
+        """The number of mini-batches in a round of the device, each with a step of the game."""
+        rate = 1.0 if self.mode == ASYNC else self.rate(device)
+        return max(1, round(self.options.steps_per_round * rate))
 
     def rounds(self, device: str) -> int:
-        """How often the device tests itself, and merges if it is not alone."""
-        rate = self.rate(device) if self.coordinator == "async" else 1.0
-        return max(1, int(self.settings.rounds * rate))
+        """The number of rounds of the device; each ends with a test and, in a fleet, a merge."""
+        rate = self.rate(device) if self.mode == ASYNC else 1.0
+        return max(1, int(self.options.rounds * rate))
 
     def shares_everything(self) -> bool:
-        return self.mode == "homogeneous"
+        """Whether all layers are shared, and not only the stem."""
+        return self.setting == HOMOGENEOUS
 
     def replay(self, device: str) -> int:
-        """Steps; the paper gives the lightweight branch a tenth of the complex one's."""
-        return self.settings.replay[self.kind(device) == "complex"]
+        """Capacity in steps; in the paper the lightweight branch has a tenth of the other."""
+        return self.options.replay[self.branch(device) == "complex"]
 
     def model_key(self, device: str) -> tuple[object, ...]:
-        settings = self.settings
-        network = settings.task, self.game, self.kind(device), self.shares_everything()
-        return (*network, settings.engine, settings.learning_rate)
-
-    def to_json(self) -> dict[str, Any]:
-        found = super().to_json()
-        return found | {"settings": found["settings"] | {"replay": list(self.settings.replay)}}
-
-    @property
-    def merges(self) -> int:
-        """Of the whole fleet: where nobody waits, each update is a merge."""
-        if self.coordinator == "async":
-            return sum(map(self.rounds, self.devices))
-        return self.settings.rounds
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> RlCell:
-        told = found["settings"]
-        settings = RlSettings(**told | {"replay": tuple(told["replay"])})
-        return cls(**found | {"settings": settings, "devices": tuple(found["devices"])})
+        options = self.options
+        network = options.task, self.game, self.branch(device), self.shares_everything()
+        return (*network, options.engine, options.learning_rate)
 
 
 def plan(
-    settings: RlSettings,
+    options: PlayerOptions,
     *,
     games: Sequence[str],
+    settings: Sequence[str],
     modes: Sequence[str],
-    coordinators: Sequence[str],
     weak_rates: Sequence[float],
     seeds: Sequence[int],
-) -> list[RlCell]:
-    """Every distinct cell once, seed by seed, so that a study can be looked at before it ends."""
-    check_known("mode", modes, MODES)
-    check_known("coordinator", coordinators, COORDINATORS)
+) -> list[PlayerCell]:
+    """Returns every distinct cell once, ordered by seed, so that early results can be drawn."""
+    check_known("mode", settings, SETTINGS)  # the word of the option --modes
+    check_known("coordinator", modes, MODES)  # the word of the option --coordinator
     for rate in weak_rates:
         if not 0 < rate <= 1:
             raise ExperimentError(
                 f"the weak device cannot play at {rate:g} of the powerful one's rate: take more "
                 "than 0 and at most 1, as 0.25 is."
             )
-    cells: dict[RlCell, None] = {}
-    for seed, game, mode, way, rate in product(seeds, games, modes, coordinators, weak_rates):
-        cell = RlCell(
-            settings=settings,
+    cells: dict[PlayerCell, None] = {}
+    for seed, game, setting, mode, rate in product(seeds, games, settings, modes, weak_rates):
+        cell = PlayerCell(
+            options=options,
             game=game,
+            setting=setting,
             mode=mode,
-            coordinator=way,
             devices=DEVICES,
             weak_rate=rate,
             seed=seed,
@@ -149,9 +151,9 @@ def plan(
     return list(cells)
 
 
-def _distinct(cell: RlCell) -> list[RlCell]:
-    """What has to be run for one line in two panels of a figure."""
-    if cell.mode == "isolated":
-        alone = replace(cell, coordinator=ANY, weak_rate=1.0)
+def _distinct(cell: PlayerCell) -> list[PlayerCell]:
+    """Returns the cells that one line in two panels of the figure needs."""
+    if cell.setting == ISOLATED:
+        alone = replace(cell, mode=ANY, weak_rate=1.0)
         return [replace(alone, devices=(WEAK,)), replace(alone, devices=(POWERFUL,))]
     return [cell]

@@ -12,55 +12,52 @@ from broker.protocol.slice import Tensors
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
-from toolkit.experiment.device import StudyDevice, Tell
-from toolkit.experiment.figures.players_summary import WINDOW
-from toolkit.experiment.players.cell import RlCell
-from toolkit.experiment.players.games import player
-from toolkit.experiment.players.virtual_clock import Turns
-from toolkit.experiment.running.results import Final, Point
-from toolkit.experiment.supervised.branches import player_branch
+from toolkit.experiment.device import StudyDevice
+from toolkit.experiment.players.branches import player_branch
+from toolkit.experiment.players.cell import SCORE_WINDOW, PlayerCell
+from toolkit.experiment.players.games import make_task
+from toolkit.experiment.players.virtual_clock import VirtualClock
+from toolkit.experiment.scores import Final, OnPoint, Point
 from toolkit.fleet.in_one_process import NEVER
 
 
-class RlDevice(StudyDevice):
-    """Plays and learns; `turns` are those of a fleet in which nobody waits."""
+class PlayerDevice(StudyDevice):
+    """Plays and learns; `clock` is the virtual clock of an asynchronous fleet."""
 
     def __init__(
-        self, cell: RlCell, turns: Turns | None, name: str, log: TextIO, tell: Tell
+        self,
+        cell: PlayerCell,
+        clock: VirtualClock | None,
+        name: str,
+        log: TextIO,
+        on_point: OnPoint,
     ) -> None:
         super().__init__(cell, name, player_branch(cell, name), log)
-        self._task = player(cell, name)
+        self._task = make_task(cell, name)
         self._scores: list[float] = []
-        self._tell = tell
-        self.rounds = _PlayedRounds(
+        self._on_point = on_point
+        self.rounds = _PlayerRounds(
             Learner(self.model, self._task, self.shared),
             Plan(cell.steps(name), checkpoint_seconds=NEVER, resend_seconds=NEVER),
             self.log,
             device=name,
-            turns=turns,
+            clock=clock,
             test=self._test,
         )
 
     def final(self) -> Final:
-        """The mean of the last test episodes."""
-        return Final(self.name, {"score": statistics.fmean(self._scores[-WINDOW:])})
+        """Returns the mean score of the last test episodes."""
+        return Final(self.name, {"score": statistics.fmean(self._scores[-SCORE_WINDOW:])})
 
     def _test(self, loss: float) -> None:
         score = self._task.evaluate(self.model)["score"]
         self._scores.append(score)
         scores = {"score": score, "steps": self._task.steps_taken, "loss": loss}
-        self._tell(Point(self.name, len(self._scores), scores))
+        self._on_point(Point(self.name, len(self._scores), scores))
 
 
-def turns_of(cell: RlCell) -> Turns | None:
-    """None where all wait for each other."""
-    if cell.coordinator != "async":
-        return None
-    return Turns({d: (cell.steps(d) / cell.rate(d), cell.rounds(d)) for d in cell.devices})
-
-
-class _PlayedRounds(Rounds):
-    """A test episode before every merge, and none after it."""
+class _PlayerRounds(Rounds):
+    """Rounds that are tested before every merge, and not after it."""
 
     def __init__(
         self,
@@ -69,38 +66,41 @@ class _PlayedRounds(Rounds):
         log: Log,
         *,
         device: str,
-        turns: Turns | None,
+        clock: VirtualClock | None,
         test: Callable[[float], None],
     ) -> None:
         super().__init__(learner, _NoCheckpoints(), plan, log)
         self._device = device
-        self._turns = turns
+        self._virtual_clock = clock
         self._test = test
 
     def train(self, *, run: str, round: int, exchange: str, base: Tensors, done: int = 0) -> float:
-        if self._turns is None or self._turns.take(self._device, self.check_stop):
+        if self._virtual_clock is None or self._virtual_clock.wait_for_round(
+            self._device, self.check_stop
+        ):
             loss = super().train(run=run, round=round, exchange=exchange, base=base, done=done)
             self._test(loss)
             return loss
-        # The fleet has just finished, which its agent does not know yet: it will be refused.
+        # All rounds of the fleet are trained, but the agent does not know it yet. It needs an
+        # update to send, as short as possible; the aggregator will refuse it.
         self.plan = replace(self.plan, steps=1)
         return super().train(run=run, round=round, exchange=exchange, base=base)
 
     def evaluate(self, round: int, *, last: bool = False) -> dict[str, float]:
-        """Asked for whenever there is a new θ."""
-        if self._turns is not None:
-            self._turns.arrive(self._device)
+        """Called whenever the device has received a new θ_shared."""
+        if self._virtual_clock is not None:
+            self._virtual_clock.mark_ready(self._device)
         return {}
 
 
 class _NoCheckpoints(Checkpoints):
-    """A cell that is killed starts from its beginning."""
+    """Saves nothing: a cell of players that is killed starts again."""
 
     def __init__(self) -> None:
         """There is no folder."""
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
     def load(self) -> None:
-        """Nothing was."""
+        """Returns None: there is no checkpoint."""

@@ -1,8 +1,9 @@
-"""Whose turn it is among devices that nobody waits for, by the time that their rounds would take.
+"""A virtual clock for devices that do not wait for each other.
 
-Time is counted in steps of the powerful device. What a device learns in a round depends only on
-the θ that it began with, so rounds may be computed one after the other, each when it would have
-ended on devices of such rates: the order of merges, hence every number, is the same in every run.
+Virtual time is counted in steps of the powerful device. What a device learns in a round depends
+only on the θ_shared with which the round starts. So rounds may be computed one after the other, in
+the order in which they would end on devices of the given speeds. The order of merges, and with it
+every number, is then the same in every run.
 """
 
 from __future__ import annotations
@@ -11,50 +12,55 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_LOOK = 0.2  # seconds between two looks whether somebody wants us to stop
+_POLL_SECONDS = 0.2  # between two checks whether the fleet is being stopped
 
 
 @dataclass
-class _Place:
-    """Where a device is."""
+class _Schedule:
+    """The position of one device in virtual time."""
 
-    period: float  # that one of its rounds takes
-    left: int  # rounds that count
-    end: float = 0.0  # of the round that it takes next
-    ready: bool = False  # it has the θ for that round; nothing of its last one is on the way
+    period: float  # duration of one of its rounds
+    remaining: int  # rounds that still count
+    end: float = 0.0  # of its next round
+    ready: bool = False  # it has the θ_shared for that round; no update of it is on the way
 
 
-class Turns:
-    """Devices take one round after the other; the next is the one whose round ends first."""
+class VirtualClock:
+    """Lets one device after the other train a round: always the one whose round ends first."""
 
     def __init__(self, rounds: Mapping[str, tuple[float, int]]) -> None:
-        """By device: how long its rounds take, and how many of them count."""
-        self._places = {name: _Place(period, left) for name, (period, left) in rounds.items()}
+        """`rounds` has the duration and the number of the rounds of each device."""
+        self._schedules = {
+            name: _Schedule(period, remaining) for name, (period, remaining) in rounds.items()
+        }
         self._changed = threading.Condition()
 
-    def arrive(self, device: str) -> None:
-        """The device has received θ, at the beginning or for its last update."""
+    def mark_ready(self, device: str) -> None:
+        """The device has received θ_shared: the first one, or the answer to its last update."""
         with self._changed:
-            place = self._places[device]
-            place.end += place.period
-            place.ready = True
+            schedule = self._schedules[device]
+            schedule.end += schedule.period
+            schedule.ready = True
             self._changed.notify_all()
 
-    def take(self, device: str, check_stop: Callable[[], None]) -> bool:
-        """Waits for the device's turn; False if none of its rounds counts any more, and nor does
-        any of the others'."""
-        place = self._places[device]
+    def wait_for_round(self, device: str, check_stop: Callable[[], None]) -> bool:
+        """Blocks until the next round is this device's.
+
+        Returns False if all rounds of all devices are trained. `check_stop` is called while the
+        device waits; an error that it raises ends the waiting.
+        """
+        schedule = self._schedules[device]
         with self._changed:
             while not self._is_next(device):
-                self._changed.wait(_LOOK)
+                self._changed.wait(_POLL_SECONDS)
                 check_stop()
-            counts = place.left > 0
-            place.left -= 1
-            place.ready = False
+            counts = schedule.remaining > 0
+            schedule.remaining -= 1
+            schedule.ready = False
             return counts
 
     def _is_next(self, device: str) -> bool:
-        if not all(place.ready for place in self._places.values()):
+        if not all(schedule.ready for schedule in self._schedules.values()):
             return False
-        waiting = {name: p.end for name, p in self._places.items() if p.left > 0}
-        return not waiting or device == min(waiting, key=lambda name: (waiting[name], name))
+        ends = {name: s.end for name, s in self._schedules.items() if s.remaining > 0}
+        return not ends or device == min(ends, key=lambda name: (ends[name], name))

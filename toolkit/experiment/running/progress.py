@@ -1,4 +1,4 @@
-"""How far a study is: bars with the time left on a terminal, plain lines anywhere else."""
+"""The progress of a study: bars with the remaining time on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -19,12 +20,25 @@ from rich.progress import (
 )
 
 from toolkit.experiment.cell import Cell
-from toolkit.experiment.running.workers import Watch, rounds_done
+from toolkit.experiment.running.results import known_result
+
+
+class Observer(Protocol):
+    """Is notified about the progress of cells."""
+
+    def began(self, cell: Cell, round: int) -> None:
+        """A cell has been given to a worker; `round` rounds are trained already."""
+
+    def reached(self, cell: Cell, round: int) -> None:
+        """A device of a running cell has trained `round` rounds."""
+
+    def ended(self, cell: Cell) -> None:
+        """A cell is finished, or has failed."""
 
 
 @contextlib.contextmanager
-def watching(console: Console, cells: Sequence[Cell], out: Path) -> Iterator[Watch]:
-    """`cells` are those still to be run."""
+def show_progress(console: Console, cells: Sequence[Cell], out: Path) -> Iterator[Observer]:
+    """Yields an observer that shows the progress of `cells`, which are still to be run."""
     if not console.is_terminal:
         yield _Lines(console, len(cells))
         return
@@ -40,8 +54,14 @@ def watching(console: Console, cells: Sequence[Cell], out: Path) -> Iterator[Wat
         yield _Bars(bars, cells, out)
 
 
+def rounds_done(cell: Cell, out: Path) -> int:
+    """Returns the number of rounds from which the cell will continue."""
+    known = known_result(out, cell) if cell.resumes else None
+    return max((point.round for point in known.points), default=0) if known else 0
+
+
 class _Bars:
-    """A bar for the whole study, and one for each cell that is running; they count rounds."""
+    """A bar for the whole study and one for each running cell; their unit is the round."""
 
     def __init__(self, bars: Progress, cells: Sequence[Cell], out: Path) -> None:
         self._bars = bars
@@ -49,12 +69,12 @@ class _Bars:
         self._rounds = {cell: rounds_done(cell, out) for cell in cells}
         self._whole = bars.add_task(
             "[bold]all rounds",
-            total=sum(cell.settings.rounds for cell in cells),
+            total=sum(cell.options.rounds for cell in cells),
             completed=sum(self._rounds.values()),
         )
 
     def began(self, cell: Cell, round: int) -> None:
-        total = cell.settings.rounds
+        total = cell.options.rounds
         self._running[cell] = self._bars.add_task(cell.name, total=total, completed=round)
 
     def reached(self, cell: Cell, round: int) -> None:
@@ -63,14 +83,14 @@ class _Bars:
         self._bars.update(self._whole, completed=sum(self._rounds.values()))
 
     def ended(self, cell: Cell) -> None:
-        self._rounds[cell] = cell.settings.rounds
+        self._rounds[cell] = cell.options.rounds
         self._bars.update(self._whole, completed=sum(self._rounds.values()))
-        if cell in self._running:  # on a cluster nobody knows which are
+        if cell in self._running:  # a Ray cluster does not report which cells are running
             self._bars.remove_task(self._running.pop(cell))
 
 
 class _Lines:
-    """A line when a cell ends, with a guess of the time left."""
+    """A line when a cell ends, with an estimate of the remaining time."""
 
     def __init__(self, console: Console, cells: int) -> None:
         self._console = console
@@ -79,10 +99,10 @@ class _Lines:
         self._begin = time.monotonic()
 
     def began(self, cell: Cell, round: int) -> None:
-        """Nothing to say."""
+        """Prints nothing."""
 
     def reached(self, cell: Cell, round: int) -> None:
-        """Nothing to say."""
+        """Prints nothing."""
 
     def ended(self, cell: Cell) -> None:
         self._ended += 1

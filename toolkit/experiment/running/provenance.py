@@ -1,4 +1,4 @@
-"""Where results come from: the commit and the versions that made them."""
+"""The provenance of results: the commit and the versions that produced them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PACKAGES = ("stemshare", "tensorflow", "keras", "numpy", "ai-edge-litert")
 
 
 @lru_cache(maxsize=1)
-def origin() -> dict[str, object]:
-    """Commit and versions; `commit` is None outside a git repository."""
+def provenance() -> dict[str, object]:
+    """Returns the commit (None outside a git repository) and the versions of packages."""
     return {"commit": commit(Path(__file__).parent), "versions": _versions()}
 
 
 def commit(folder: Path) -> str | None:
-    """With `-dirty` behind it if files that git knows were changed since."""
+    """Returns the commit, followed by `-dirty` if tracked files have uncommitted changes."""
     commands = ["git", "rev-parse", "HEAD"], ["git", "status", "--porcelain", "-uno"]
     try:
         found, changed = (

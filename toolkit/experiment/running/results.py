@@ -1,18 +1,18 @@
-"""Results on disk: one file of JSON lines for each cell, durable line by line.
+"""Results on disk: one file of JSON lines for each cell; every line is durable once written.
 
-    header    the cell, what becomes of it if it is killed, its data, commit, versions
-    point     scores of one device after one round
-    resumed   the cell was killed and goes on (commit and versions, should they differ)
-    final     what one device is worth in the end
-    finished  nothing is missing
+    header    the cell, what happens after a kill, its data, commit and versions
+    point     the scores of one device after one round
+    resumed   the cell was killed and continues (with commit and versions, which may differ)
+    final     the final scores of one device
+    finished  the cell is complete
 
-    supervised   points have validation_accuracy, validation_loss and, where it was tested,
-                 test_accuracy; a final has those of best_round, which validated best
-    players      points have the score of a test episode, the device's steps so far and the mean
-                 loss of the round; a final has the mean score of the last points
+    supervised   points have validation_accuracy, validation_loss and, in rounds with a test,
+                 test_accuracy; a final has those of best_round, the best one in validation
+    players      points have the score of a test episode, the number of steps of the device and
+                 the mean loss of the round; a final has the mean score of the last points
 
-A cell that is killed leaves a file without its end, perhaps with half a line. A supervised cell
-goes on there; the cell of a player starts from its beginning, and so does its file.
+A killed cell leaves an incomplete file, whose last line may be cut off. A supervised cell
+continues it; a cell of players starts again with an empty file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -28,43 +28,25 @@ from typing import Any, Generic, Self, TypeVar
 from broker.durable import sync_file, sync_path
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell
-from toolkit.experiment.players import cell as rl_cell
-from toolkit.experiment.players.cell import RlCell
-from toolkit.experiment.supervised.cell import SupervisedCell
+from toolkit.experiment.running.kinds import read_cell
+from toolkit.experiment.scores import Final, Point
 
 FORMAT = 1
 SUFFIX = ".jsonl"
 C = TypeVar("C", bound=Cell, covariant=True)
 K = TypeVar("K", bound=Cell)
-_AFTER_A_KILL = {True: "goes on", False: "starts from its beginning"}
-
-
-@dataclass(frozen=True)
-class Point:
-    """A device's scores after `round` rounds."""
-
-    device: str
-    round: int
-    scores: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Final:
-    """A device's scores after the whole cell."""
-
-    device: str
-    scores: Mapping[str, float]
+_WHEN_KILLED = {True: "goes on", False: "starts from its beginning"}
 
 
 @dataclass
 class Result(Generic[C]):
-    """What is known of a cell."""
+    """The results of one cell."""
 
     cell: C
     header: dict[str, Any]
     points: list[Point] = field(default_factory=list)
     finals: dict[str, Final] = field(default_factory=dict)
-    seconds: float | None = None  # of the last run; None until it is finished
+    seconds: float | None = None  # duration of the last run; None if the cell is not finished
 
     @property
     def finished(self) -> bool:
@@ -72,19 +54,24 @@ class Result(Generic[C]):
 
     @property
     def commit(self) -> str:
-        """That it was begun with, in short."""
+        """The commit that started the cell, abbreviated."""
         return (self.header["commit"] or "unknown")[:12]
 
     def curve(self, device: str) -> list[Point]:
+        """Returns the points of one device."""
         return [point for point in self.points if point.device == device]
 
 
 def result_file(folder: Path, cell: Cell) -> Path:
+    """Returns the path of a cell's results in the folder of its study."""
     return folder / "cells" / f"{cell.name}{SUFFIX}"
 
 
 def known_result(folder: Path, cell: Cell) -> Result[Cell] | None:
-    """What a folder holds of a cell; that of another configuration is refused."""
+    """Returns the results of a cell in a folder, or None.
+
+    Raises an ExperimentError if they are those of another configuration.
+    """
     path = result_file(folder, cell)
     known = read_result(path)
     if known is not None and known.cell != cell:
@@ -96,7 +83,7 @@ def known_result(folder: Path, cell: Cell) -> Result[Cell] | None:
 
 
 def read_results(folder: Path) -> list[Result[Cell]]:
-    """Every finished cell of a study, by name."""
+    """Returns the results of all finished cells of a study, ordered by name."""
     files = sorted((folder / "cells").glob(f"*{SUFFIX}"))
     if not files:
         raise ExperimentError(
@@ -106,13 +93,13 @@ def read_results(folder: Path) -> list[Result[Cell]]:
     return [result for result in found if result is not None and result.finished]
 
 
-def of_kind(results: Iterable[Result[Cell]], kind: type[K]) -> list[Result[K]]:
-    """Those of cells of one kind."""
-    return [result for result in results if isinstance(result.cell, kind)]  # type: ignore[misc]
+def results_of(results: Iterable[Result[Cell]], cells: type[K]) -> list[Result[K]]:
+    """Returns the results whose cells are of this class."""
+    return [result for result in results if isinstance(result.cell, cells)]  # type: ignore[misc]
 
 
 def read_result(file: Path) -> Result[Cell] | None:
-    """What a file holds; None if it does not exist or was killed before its first line."""
+    """Returns the results in a file; None if it does not exist or has no complete line."""
     try:
         lines = list(_lines(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -125,17 +112,12 @@ def read_result(file: Path) -> Result[Cell] | None:
         header = lines[0]
         if (header["kind"], header["format"]) != ("header", FORMAT):
             raise ExperimentError(f"{file} was written by another version.")
-        result = Result(_cell(header["cell"]), header)
+        result = Result(read_cell(header["cell"]), header)
         for line in lines[1:]:
             _add(result, dict(line))
     except (KeyError, TypeError):
         raise ExperimentError(f"{file} holds no results of a cell.") from None
     return result
-
-
-def _cell(found: dict[str, Any]) -> Cell:
-    plays = found["settings"]["task"] in rl_cell.TASKS
-    return RlCell.from_json(found) if plays else SupervisedCell.from_json(found)
 
 
 def _add(result: Result[Cell], line: dict[str, Any]) -> None:
@@ -150,28 +132,28 @@ def _add(result: Result[Cell], line: dict[str, Any]) -> None:
 
 
 def _lines(text: str) -> Iterator[dict[str, Any]]:
-    """The whole lines; the last one may have been cut off."""
+    """Yields the complete lines; the last one may be cut off."""
     for line in text.split("\n")[:-1]:
         yield json.loads(line)
 
 
 class ResultWriter:
-    """Adds to the file of one cell; what it says is durable when a method returns.
+    """Appends to the file of one cell; when a method returns, its line is durable.
 
-    The devices of a cell are threads, and all of them write here.
+    The devices of a cell are threads, which share one writer.
     """
 
     def __init__(self, folder: Path, cell: Cell, **about: Any) -> None:
         self._lock = threading.Lock()
         path = result_file(folder, cell)
         path.parent.mkdir(parents=True, exist_ok=True)
-        known = read_result(path) if cell.goes_on else None
-        self._file = path.open("r+b" if cell.goes_on and path.exists() else "w+b")
+        known = read_result(path) if cell.resumes else None
+        self._file = path.open("r+b" if cell.resumes and path.exists() else "w+b")
         self._file.truncate(self._file.read().rfind(b"\n") + 1)
         self._file.seek(0, os.SEEK_END)
         if known is None:
             sync_path(path.parent)
-            killed = {"when_killed": _AFTER_A_KILL[cell.goes_on]}
+            killed = {"when_killed": _WHEN_KILLED[cell.resumes]}
             self._write("header", format=FORMAT, cell=cell.to_json(), **killed, **about)
         else:
             self._write("resumed", **about)
@@ -179,17 +161,19 @@ class ResultWriter:
         self._seen = {(point.device, point.round) for point in self.known.points}
 
     def point(self, point: Point) -> None:
-        """A round that is trained again after a kill gives the same point; it is written once."""
+        """Writes a point unless the file has it: a round may be trained again after a kill."""
         with self._lock:
             if (point.device, point.round) not in self._seen:
                 self._seen.add((point.device, point.round))
                 self._write("point", device=point.device, round=point.round, **point.scores)
 
     def final(self, final: Final) -> None:
+        """Writes the final scores of a device unless the file has them."""
         if final.device not in self.known.finals:
             self._write("final", device=final.device, **final.scores)
 
     def finish(self, seconds: float) -> None:
+        """Writes that the cell is complete."""
         self._write("finished", seconds=round(seconds, 3))
 
     def __enter__(self) -> Self:

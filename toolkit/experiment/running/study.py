@@ -1,23 +1,22 @@
-"""Runs a study: what is missing of it, with a view of how far it is."""
+"""Runs a study: all cells that are not finished, with a display of the progress."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from toolkit.errors import Interrupted
 from toolkit.experiment.cell import Cell
-from toolkit.experiment.players.cell import RlCell
-from toolkit.experiment.supervised.cell import SupervisedCell
 from toolkit.terminal import quiet_terminal
 
-DATA = Path("data")  # where CIFAR-10 is downloaded to
-# How devices reach their aggregator: within a process, over mosquitto if it is installed, or over
-# the embedded broker.
+# How devices reach their aggregator: a broker in memory; mosquitto, or the embedded broker if
+# mosquitto is not installed; always the embedded broker.
 Link = Literal["memory", "mqtt", "embedded"]
 
 
@@ -30,16 +29,37 @@ def run_study(
     jobs: int | None = None,
     ray: bool = False,
 ) -> None:
-    """Runs what is missing, and shows how far it is."""
+    """Runs all unfinished cells and shows the progress.
+
+    Raises Interrupted after Ctrl-C or SIGTERM, when all processes of the study have ended.
+    """
     try:
-        _run(cells, out, data, link, jobs or os.cpu_count() or 1, ray)
+        with _sigterm_interrupts():
+            _run(cells, out, data, link, jobs or os.cpu_count() or 1, ray)
     except KeyboardInterrupt:
         kept = f"{out} keeps every finished {_kept(cells)}, the same command goes on"
         raise Interrupted(kept) from None
 
 
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Handles SIGTERM as Python handles Ctrl-C, so that workers and the broker are stopped.
+
+    SIGINT is left as it is: where the shell has set it to be ignored, the study runs in the
+    background, and Ctrl-C is meant for the foreground.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread of a process can handle signals
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _kept(cells: Sequence[Cell]) -> str:
-    return "round" if all(cell.goes_on for cell in cells) else "cell"
+    return "round" if all(cell.resumes for cell in cells) else "cell"
 
 
 def _run(
@@ -47,12 +67,10 @@ def _run(
 ) -> None:
     with contextlib.ExitStack() as stack:
         console = stack.enter_context(quiet_terminal())
-        status = stack.enter_context(console.status("looking at what there is"))
-        from toolkit.experiment.players.games import checked_environment
-        from toolkit.experiment.running.progress import watching
+        status = stack.enter_context(console.status("reading earlier results"))
+        from toolkit.experiment.running.kinds import prepare_workloads
+        from toolkit.experiment.running.progress import show_progress
         from toolkit.experiment.running.workers import Work, run_here, run_on_ray, unfinished
-        from toolkit.experiment.supervised.data import read_task
-        from toolkit.experiment.supervised.download import fetch_cifar10
         from toolkit.fleet.local import local_broker
         from toolkit.writing import make_folder
 
@@ -60,24 +78,15 @@ def _run(
         missing = unfinished(cells, out)
         if not missing:
             return
-        # What is wrong with games or data is said once, and now.
-        for environment in {cell.environment for cell in cells if isinstance(cell, RlCell)}:
-            with checked_environment(environment):
-                pass
-        for task in {cell.settings.task for cell in cells if isinstance(cell, SupervisedCell)}:
-            if task == "cifar10" and data is None:
-                data = fetch_cifar10(DATA, status.update)
-            status.update("reading the data")
-            read_task(task, data)
-            read_task.cache_clear()  # every process that runs cells has its own
+        data = prepare_workloads(missing, data, status.update)
         status.stop()
         broker = None
         if link != "memory":
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             broker = stack.enter_context(local_broker(folder, embedded=link == "embedded"))
         work = Work(out, data, broker)
-        watch = stack.enter_context(watching(console, missing, out))
+        observer = stack.enter_context(show_progress(console, missing, out))
         if ray:
-            run_on_ray(missing, work, watch)
+            run_on_ray(missing, work, observer)
         else:
-            run_here(missing, work, watch, jobs=jobs)
+            run_here(missing, work, observer, jobs=jobs)

@@ -1,7 +1,7 @@
-"""Runs many cells: in processes of their own on this machine, or as tasks of a Ray cluster.
+"""Runs many cells: in worker processes on this machine, or as tasks of a Ray cluster.
 
-A process runs one cell after the other, so that TensorFlow starts once for many of them. Whatever
-becomes of us, no process is left behind: they end when we end.
+A worker runs one cell after the other, so that TensorFlow starts once for many of them. A worker
+ends when the process that started it ends, in whatever way.
 """
 
 from __future__ import annotations
@@ -16,78 +16,72 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from broker.transport.address import Address
 from profiles.errors import StemshareError
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell
+from toolkit.experiment.running.progress import Observer, rounds_done
 from toolkit.experiment.running.results import known_result, result_file
-
-
-class Watch(Protocol):
-    """Whoever wants to know how far the cells are."""
-
-    def began(self, cell: Cell, round: int) -> None: ...
-
-    def reached(self, cell: Cell, round: int) -> None: ...
-
-    def ended(self, cell: Cell) -> None: ...
 
 
 @dataclass(frozen=True)
 class Work:
-    """Where cells are run, and with what."""
+    """What all workers of a study need to know."""
 
     out: Path
     data: Path | None
-    broker: Address | None = None  # None: one in memory for each cell
+    broker: Address | None = None  # None: a broker in memory for each cell
 
 
 def unfinished(cells: Sequence[Cell], out: Path) -> list[Cell]:
-    """Those still to be run; a folder with results of another configuration is refused."""
+    """Returns the cells that are still to be run.
+
+    Raises an ExperimentError if the folder has results of another configuration.
+    """
     known = {cell: known_result(out, cell) for cell in cells}
     return [cell for cell, result in known.items() if result is None or not result.finished]
 
 
-def rounds_done(cell: Cell, out: Path) -> int:
-    known = known_result(out, cell) if cell.goes_on else None
-    return max((point.round for point in known.points), default=0) if known else 0
+def run_here(cells: Sequence[Cell], work: Work, observer: Observer, *, jobs: int) -> None:
+    """Runs the cells, `jobs` of them at a time.
 
-
-def run_here(cells: Sequence[Cell], work: Work, watch: Watch, *, jobs: int) -> None:
-    """Runs the cells, `jobs` of them at a time; if some fail, the others are still run."""
+    If cells fail, the others are still run; then an ExperimentError reports the failures.
+    """
     waiting, failures = list(cells), list[str]()
-    workers = [_Worker(work) for _ in range(min(jobs, len(waiting)))]
+    workers: list[_Worker] = []
     try:
+        for _ in range(min(jobs, len(waiting))):
+            workers.append(_Worker(work))
         while waiting or any(worker.cell for worker in workers):
             for worker in workers:
                 if worker.cell is None and waiting:
                     cell = waiting.pop(0)
-                    watch.began(cell, rounds_done(cell, work.out))
-                    worker.give(cell)
+                    observer.began(cell, rounds_done(cell, work.out))
+                    worker.assign(cell)
             for connection in wait([w.connection for w in workers if w.cell]):
                 worker = next(w for w in workers if w.connection is connection)
-                _listen(worker, watch, failures)
+                _receive(worker, observer, failures)
     finally:
         for worker in workers:
             worker.stop()
     _report(failures)
 
 
-def _listen(worker: _Worker, watch: Watch, failures: list[str]) -> None:
+def _receive(worker: _Worker, observer: Observer, failures: list[str]) -> None:
     cell = worker.cell
     assert cell is not None
-    match worker.hear():
+    match worker.receive():
         case int(round):
-            watch.reached(cell, round)
+            observer.reached(cell, round)
         case str(failure):
             failures.append(f"{cell.name}: {failure}")
             worker.cell = None
-            watch.ended(cell)
+            observer.ended(cell)
         case None:
             worker.cell = None
-            watch.ended(cell)
+            observer.ended(cell)
 
 
 def _report(failures: Sequence[str]) -> None:
@@ -97,7 +91,7 @@ def _report(failures: Sequence[str]) -> None:
 
 
 class _Worker:
-    """A process, and the cell that it is running."""
+    """A worker process, and the cell that it is running."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -111,20 +105,20 @@ class _Worker:
         self._process.start()
         theirs.close()  # so that the end of the process ends the connection
 
-    def give(self, cell: Cell) -> None:
+    def assign(self, cell: Cell) -> None:
         self.cell = cell
         self.connection.send(cell)
 
-    def hear(self) -> int | str | None:
-        """A round that is reached, or why the cell failed, or None at its end."""
+    def receive(self) -> int | str | None:
+        """Returns the number of a trained round, the reason of a failure, or None at the end."""
         try:
-            said: int | str | None = self.connection.recv()
+            message: int | str | None = self.connection.recv()
         except (EOFError, ConnectionError):
             self.stop()
             code = self._process.exitcode
             self._start()
             return f"its process ended with exit code {code}; the same command goes on."
-        return said
+        return message
 
     def stop(self) -> None:
         self._process.kill()  # results and checkpoints are durable
@@ -133,21 +127,23 @@ class _Worker:
 
 
 def _serve(connection: Connection, work: Work) -> None:
-    """The life of a process: cells come in, rounds go out."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then stops us
+    """Runs in a worker: receives cells, and sends the rounds that they reach."""
+    # Explicit, whatever was inherited: Ctrl-C is for the parent, which then stops its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     lock = threading.Lock()
 
-    def tell(what: int | str | None) -> None:
+    def send(message: int | str | None) -> None:
         with lock:  # the devices of a cell are threads
-            connection.send(what)
+            connection.send(message)
 
     while True:
         try:
             cell: Cell = connection.recv()
         except EOFError:
             return
-        tell(run_or_say_why_not(cell, work, tell))
+        send(run_and_report(cell, work, send))
 
 
 def _end_with_parent() -> None:
@@ -157,8 +153,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def run_or_say_why_not(cell: Cell, work: Work, reached: Callable[[int], None]) -> str | None:
-    """Runs a cell in this process, in one thread; answers a sentence if it failed."""
+def run_and_report(cell: Cell, work: Work, on_round: Callable[[int], None]) -> str | None:
+    """Runs a cell in this process with one thread; returns the reason if it failed, else None."""
     try:
         import tensorflow as tf
 
@@ -167,7 +163,11 @@ def run_or_say_why_not(cell: Cell, work: Work, reached: Callable[[int], None]) -
         from toolkit.experiment.running.run_cell import run_cell
 
         run_cell(
-            cell, work.out, work.data, broker=work.broker, heard=lambda point: reached(point.round)
+            cell,
+            work.out,
+            work.data,
+            broker=work.broker,
+            on_point=lambda point: on_round(point.round),
         )
     except StemshareError as error:
         return str(error)
@@ -176,11 +176,11 @@ def run_or_say_why_not(cell: Cell, work: Work, reached: Callable[[int], None]) -
     return None
 
 
-def run_on_ray(cells: Sequence[Cell], work: Work, watch: Watch) -> None:
+def run_on_ray(cells: Sequence[Cell], work: Work, observer: Observer) -> None:
     """Runs the cells on the Ray cluster of RAY_ADDRESS, or on this machine's cores.
 
-    Their folder is best on a file system that all machines share: only there can a cell that was
-    killed go on. Finished results come back in any case.
+    The folder should be on a file system that all machines share: otherwise a killed cell cannot
+    be resumed on another machine. Finished results are copied back in any case.
     """
     if work.broker is not None:
         raise ExperimentError(
@@ -206,12 +206,12 @@ def run_on_ray(cells: Sequence[Cell], work: Work, watch: Watch) -> None:
                 path = result_file(work.out, cell)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content)
-            watch.ended(cell)
+            observer.ended(cell)
     finally:
         ray.shutdown()
     _report(failures)
 
 
 def _on_ray(cell: Cell, work: Work) -> tuple[str | None, bytes]:
-    failure = run_or_say_why_not(cell, work, lambda round: None)
+    failure = run_and_report(cell, work, lambda round: None)
     return failure, b"" if failure else result_file(work.out, cell).read_bytes()

@@ -1,7 +1,7 @@
-"""Cells of the supervised study (the paper's section 4.3), and which of them there are.
+"""Cells of the supervised study (the paper's section 4.3), and the plan of a study.
 
-Planning is pure. What the topology or branch dropout cannot change is planned once, however many
-panels of a figure show it.
+Planning does no I/O. A cell that neither the topology nor branch dropout can change is planned
+once, although several panels of the figure show it.
 """
 
 from __future__ import annotations
@@ -9,32 +9,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import (
     ANY,
     BATCH,
     DEVICES,
-    MODES,
+    HOMOGENEOUS,
+    ISOLATED,
     POWERFUL,
+    SETTINGS,
     WEAK,
     Cell,
-    Settings,
+    Merging,
+    StudyOptions,
     check_known,
 )
 
-TASKS = ("digits", "cifar10", "npz")
-TOPOLOGIES = ("share-first", "cascading")
+DIGITS, CIFAR10, NPZ = TASKS = ("digits", "cifar10", "npz")
+SHARE_FIRST, CASCADING = TOPOLOGIES = ("share-first", "cascading")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupervisedSettings(Settings):
+class SupervisedOptions(StudyOptions):
     """What all cells of a supervised study have in common."""
 
     examples_per_round: int = 2_000
     split: str = "iid"  # or dirichlet:ALPHA
-    validate_on: int | None = None  # at most so many examples of a device's own; None: all
+    validate_on: int | None = None  # maximum number of validation examples; None: all
     test_every: int = 1  # rounds between two points of a test curve
 
     def __post_init__(self) -> None:
@@ -43,55 +46,56 @@ class SupervisedSettings(Settings):
 
     @property
     def steps(self) -> int:
-        """Mini-batches in a round."""
+        """The number of mini-batches in a round."""
         return -(-self.examples_per_round // BATCH)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisedCell(Cell):
-    """The weak device holds `weak_fraction` of the data."""
+    """The weak device holds `weak_fraction` of the examples, the powerful one the others."""
 
-    goes_on: ClassVar[bool] = True
+    resumes: ClassVar[bool] = True
+    options_type: ClassVar[type[StudyOptions]] = SupervisedOptions
 
-    settings: SupervisedSettings
+    options: SupervisedOptions
     topology: str
     weak_fraction: float
-    branch_dropout: bool = True  # only a cascade has it
+    branch_dropout: bool = True  # only cascading branches have it
 
     @property
     def name(self) -> str:
         dropout = "" if self.branch_dropout else "_no-branch-dropout"
-        fraction = f"weak-{self.weak_fraction:g}"
-        return f"{self.mode}_{self.topology}_{self.who}{dropout}_{fraction}_seed-{self.seed}"
+        devices = f"{self.participants}{dropout}_weak-{self.weak_fraction:g}"
+        return f"{self.setting}_{self.topology}_{devices}_seed-{self.seed}"
 
-    def branch(self, device: str) -> tuple[str, str]:
-        """(branch, topology) of a device, as the zoo calls them.
+    @property
+    def merging(self) -> Merging:
+        """Synchronous rounds; updates are weighted by the number of examples."""
+        return Merging("sync", "samples", self.options.rounds)
 
-        homogeneous: everybody shares all of the lightweight branch, which is what the lightweight
-        branch of a cascade shares.
+    def zoo_topology(self) -> str:
+        """The topology as the zoo calls it.
+
+        In a homogeneous cell all layers of the lightweight branch are shared; these are the layers
+        that the lightweight branch of a cascade shares.
         """
-        return self.kind(device), "cascading" if self.topology == ANY else self.topology
+        return CASCADING if self.topology == ANY else self.topology
 
     def model_key(self, device: str) -> tuple[object, ...]:
-        alike = replace(self.settings, rounds=1, test_every=1)  # these leave the model as it is
-        return (alike, self.branch(device), self.branch_dropout)
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> SupervisedCell:
-        settings = SupervisedSettings(**found["settings"])
-        return cls(**found | {"settings": settings, "devices": tuple(found["devices"])})
+        same_model = replace(self.options, rounds=1, test_every=1)  # they do not change the model
+        return (same_model, self.branch(device), self.zoo_topology(), self.branch_dropout)
 
 
 def parse_split(split: str) -> float | None:
-    """α of `dirichlet:ALPHA`; None of `iid`."""
+    """Returns α for `dirichlet:ALPHA`, and None for `iid`."""
     if split == "iid":
         return None
-    kind, _, number = split.partition(":")
+    distribution, _, number = split.partition(":")
     try:
         alpha = float(number)
     except ValueError:
         alpha = 0.0
-    if kind != "dirichlet" or not 0 < alpha < 1e6:
+    if distribution != "dirichlet" or not 0 < alpha < 1e6:
         raise ExperimentError(
             f"there is no split {split!r}; there are iid and dirichlet:ALPHA, as dirichlet:0.5."
         )
@@ -99,16 +103,16 @@ def parse_split(split: str) -> float | None:
 
 
 def plan(
-    settings: SupervisedSettings,
+    options: SupervisedOptions,
     *,
-    modes: Sequence[str],
+    settings: Sequence[str],
     topologies: Sequence[str],
     weak_fractions: Sequence[float],
     seeds: Sequence[int],
     branch_dropout: Sequence[bool] = (True,),
 ) -> list[SupervisedCell]:
-    """Every distinct cell once, seed by seed, so that a study can be looked at before it ends."""
-    check_known("mode", modes, MODES)
+    """Returns every distinct cell once, ordered by seed, so that early results can be drawn."""
+    check_known("mode", settings, SETTINGS)  # the word of the option --modes
     check_known("topology", topologies, TOPOLOGIES)
     for fraction in weak_fractions:
         if not 0 < fraction < 1:
@@ -117,10 +121,10 @@ def plan(
                 "less than 1, as 0.05 is."
             )
     cells: dict[SupervisedCell, None] = {}
-    for seed, fraction, mode, topology in product(seeds, weak_fractions, modes, topologies):
+    for seed, fraction, setting, topology in product(seeds, weak_fractions, settings, topologies):
         cell = SupervisedCell(
-            settings=settings,
-            mode=mode,
+            options=options,
+            setting=setting,
             topology=topology,
             devices=DEVICES,
             weak_fraction=fraction,
@@ -133,14 +137,14 @@ def plan(
 
 
 def _distinct(cell: SupervisedCell, branch_dropout: Sequence[bool]) -> list[SupervisedCell]:
-    """What has to be run for one point of a figure."""
-    if cell.mode == "isolated":
+    """Returns the cells that one point of the figure needs."""
+    if cell.setting == ISOLATED:
         return [
             replace(cell, devices=(WEAK,), topology=ANY),
             replace(cell, devices=(POWERFUL,)),
         ]
-    if cell.mode == "homogeneous":
+    if cell.setting == HOMOGENEOUS:
         return [replace(cell, topology=ANY)]
-    if cell.topology == "cascading":
+    if cell.topology == CASCADING:
         return [replace(cell, branch_dropout=on) for on in branch_dropout]
     return [cell]

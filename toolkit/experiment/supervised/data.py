@@ -7,41 +7,34 @@ from pathlib import Path
 
 import numpy as np
 
-from firmware_sim.errors import TaskError
 from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.cifar10 import read_cifar10
 from firmware_sim.tasks.digits import read_digits
 from firmware_sim.tasks.labelled import Examples
 from firmware_sim.tasks.state import arrays_digest
 from toolkit.errors import ExperimentError
-from toolkit.experiment.supervised.cell import TASKS
+from toolkit.experiment.cell import check_known
+from toolkit.experiment.supervised.cell import CIFAR10, DIGITS, TASKS
 
 
 @lru_cache(maxsize=1)
 def read_task(task: str, data: Path | None) -> Examples:
-    """uint8 images and int32 labels."""
-    try:
-        match task:
-            case "digits":
-                return read_digits()
-            case "cifar10" if data is not None:
-                return read_cifar10(data)
-            case "npz" if data is not None:
-                return _checked(data, read_examples(data))
-    except TaskError as error:
-        raise ExperimentError(str(error)) from None
-    if task in TASKS:
+    """Returns uint8 images and int32 labels; raises a StemshareError if there are none."""
+    check_known("task", [task], TASKS)
+    if task == DIGITS:
+        return read_digits()
+    if data is None:
         raise ExperimentError(f"the task {task} needs --data.")
-    raise ExperimentError(f"there is no task {task!r}; there are {', '.join(TASKS)}.")
+    return read_cifar10(data) if task == CIFAR10 else _checked(data, read_examples(data))
 
 
 def digest_of(examples: Examples) -> str:
-    """Tells data sets apart."""
+    """Returns a digest that differs for different examples."""
     return arrays_digest(examples.x_train, examples.y_train, examples.x_test, examples.y_test).hex()
 
 
 def _checked(file: Path, found: Examples) -> Examples:
-    """The user's own, if they are images with labels 0, 1, 2, …"""
+    """Returns the user's examples if they are images with labels 0, 1, 2, …"""
     for part in ("train", "test"):
         images, labels = getattr(found, f"x_{part}"), getattr(found, f"y_{part}")
         if images.dtype != np.uint8 or images.ndim != 4 or not len(images):

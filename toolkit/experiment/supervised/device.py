@@ -1,4 +1,4 @@
-"""A device of the supervised study: its examples, and rounds that survive being killed."""
+"""A device of the supervised study: its examples, and rounds that can be resumed after a kill."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
 from toolkit.experiment.cell import POWERFUL, WEAK
-from toolkit.experiment.device import StudyDevice, Tell
-from toolkit.experiment.running.results import Final, Point
+from toolkit.experiment.device import StudyDevice
+from toolkit.experiment.scores import Final, OnPoint, Point
 from toolkit.experiment.supervised.branches import supervised_branch
 from toolkit.experiment.supervised.cell import SupervisedCell
 from toolkit.experiment.supervised.splits import divide
@@ -29,9 +29,9 @@ class SupervisedDevice(StudyDevice):
         state: Path,
         name: str,
         log: TextIO,
-        tell: Tell,
+        on_point: OnPoint,
     ) -> None:
-        settings = cell.settings
+        options = cell.options
         classes = 1 + int(max(examples.y_train.max(), examples.y_test.max()))
         shape = examples.x_train.shape[1:]
         branch = supervised_branch(cell, name, image_shape=shape, classes=classes)
@@ -39,24 +39,24 @@ class SupervisedDevice(StudyDevice):
         fractions = {WEAK: cell.weak_fraction, POWERFUL: 1 - cell.weak_fraction}
         self._task = StudyTask(
             examples,
-            divide(examples.y_train, fractions, settings.split, cell.seed)[name],
-            steps=settings.steps,
+            divide(examples.y_train, fractions, options.split, cell.seed)[name],
+            steps=options.steps,
             seed=2 * cell.seed + (name == POWERFUL),
-            test_rounds={*range(0, settings.rounds, settings.test_every), settings.rounds},
-            validate_on=settings.validate_on,
-            tell=lambda round, scores: tell(Point(name, round, scores)),
+            test_rounds={*range(0, options.rounds, options.test_every), options.rounds},
+            validate_on=options.validate_on,
+            on_scores=lambda round, scores: on_point(Point(name, round, scores)),
         )
         self.rounds = Rounds(
             Learner(self.model, self._task, self.shared),
             _WholeRounds(state / name, device=name, bundle=cell.name),
-            Plan(settings.steps, checkpoint_seconds=NEVER, resend_seconds=NEVER),
+            Plan(options.steps, checkpoint_seconds=NEVER, resend_seconds=NEVER),
             self.log,
         )
 
     def final(self) -> Final:
-        """The version that validated best, on the test set."""
+        """Returns the test accuracy of the version with the best validation accuracy."""
         task = self._task
-        task.take_best(self.model)
+        task.restore_best(self.model)
         scores = {
             "best_round": task.best_round,
             "validation_accuracy": task.best_accuracy,
@@ -66,7 +66,7 @@ class SupervisedDevice(StudyDevice):
 
 
 class _WholeRounds(Checkpoints):
-    """Keeps no half-trained round: where its random numbers were would be unknown."""
+    """Saves whole rounds only: the position in the random numbers of a round is unknown."""
 
     def save(self, checkpoint: Checkpoint) -> None:
         if checkpoint.outbox or not checkpoint.steps_done:

@@ -1,4 +1,4 @@
-"""Fetches CIFAR-10 from its publisher: goes on where it was cut off, and checks what it got."""
+"""Downloads CIFAR-10 from its publisher; resumes interrupted downloads and checks the result."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from pathlib import Path
 from toolkit.errors import ExperimentError
 from toolkit.writing import make_folder
 
+DATA = Path("data")  # the folder into which CIFAR-10 is downloaded by default
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 MD5 = "c58f30108f718f92721af3b95e74349a"  # as published beside it
-ATTEMPTS = 5  # without a single new byte
-_PIECE = 2**18  # bytes
-_SECONDS = 30.0  # of silence
+ATTEMPTS = 5  # in a row that bring no new byte
+_CHUNK_BYTES = 2**18
+_TIMEOUT_SECONDS = 30.0  # without any data
 Progress = Callable[[str], None]
 
 
 def fetch_cifar10(folder: Path, progress: Progress, *, url: str = URL, md5: str = MD5) -> Path:
-    """The archive in `folder`, which is downloaded unless it is there already."""
+    """Returns the archive in `folder`; downloads it if it does not exist."""
     archive = folder / url.rsplit("/", 1)[-1]
     if not archive.exists():
         make_folder(folder)
@@ -42,7 +43,7 @@ def _download(url: str, part: Path, progress: Progress) -> None:
     while True:
         before = part.stat().st_size if part.exists() else 0
         try:
-            if _take(url, part, before, progress):
+            if _append(url, part, before, progress):
                 return
             reason = "the connection was cut"
         except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
@@ -57,21 +58,21 @@ def _download(url: str, part: Path, progress: Progress) -> None:
             )
 
 
-def _take(url: str, part: Path, have: int, progress: Progress) -> bool:
-    """Adds what the server sends from byte `have` on; whether that was all of it."""
+def _append(url: str, part: Path, have: int, progress: Progress) -> bool:
+    """Appends what the server sends from byte `have` on; returns whether the file is complete."""
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        answer = urllib.request.urlopen(request, timeout=_SECONDS)
+        answer = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return True  # there is no byte beyond those that have come
+            return True  # the file has no byte beyond those that have arrived
         raise
-    going_on = answer.status == http.HTTPStatus.PARTIAL_CONTENT
-    with answer, part.open("ab" if going_on else "wb") as file:
+    resumed = answer.status == http.HTTPStatus.PARTIAL_CONTENT
+    with answer, part.open("ab" if resumed else "wb") as file:
         start = file.tell()
         total = start + int(answer.headers.get("Content-Length", 0))
-        while piece := answer.read(_PIECE):
-            file.write(piece)
+        while chunk := answer.read(_CHUNK_BYTES):
+            file.write(chunk)
             progress(f"downloading CIFAR-10: {file.tell() / 1e6:.0f} of {total / 1e6:.0f} MB")
         return total in (start, file.tell())
 

@@ -1,8 +1,8 @@
-"""Who holds which examples: disjoint parts of a data set, IID or not, the same for a seed.
+"""Divides a data set between devices into disjoint parts, IID or not; a seed decides the parts.
 
-Dirichlet: of every class c the K devices hold shares p_c ~ Dir(α·K·fractions), so a small α gives
-each device few classes, and a large one the same mixture to all. What a device then has too much
-of goes to others, so that each holds exactly its fraction of all examples.
+Dirichlet: of every class c the K devices hold shares p_c ~ Dir(α·K·fractions). A small α gives
+each device few classes, a large α gives all devices the same mixture. Examples above a device's
+fraction are then moved to other devices, so that each holds exactly its fraction of all examples.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from firmware_sim.training.runtime import Array
 from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.cell import parse_split
 
-Numbers = npt.NDArray[np.int64]
-TRAINING = 0.8  # of a device's own data; it validates on the rest
+Indices = npt.NDArray[np.int64]
+TRAINING = 0.8  # of a device's own examples; the others are for validation
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The numbers of a device's examples: to train on, and to validate with."""
+    """The indices of a device's examples for training and for validation."""
 
-    training: Numbers
-    validation: Numbers
+    training: Indices
+    validation: Indices
 
 
 def divide(labels: Array, fractions: Mapping[str, float], split: str, seed: int) -> dict[str, Part]:
-    """A part for each device; together they are the whole data set."""
+    """Returns the part of each device; together they are the whole data set."""
     alpha = parse_split(split)
     sizes = dict(zip(fractions, _sizes(len(labels), list(fractions.values())), strict=True))
     for device, size in sizes.items():
@@ -45,11 +45,11 @@ def divide(labels: Array, fractions: Mapping[str, float], split: str, seed: int)
         held = np.split(order, np.cumsum(list(sizes.values()))[:-1])
     else:
         held = _dirichlet(labels, list(sizes.values()), alpha, rng)
-    return {device: _halves(own, rng) for device, own in zip(sizes, held, strict=True)}
+    return {device: _part(own, rng) for device, own in zip(sizes, held, strict=True)}
 
 
 def _sizes(count: int, fractions: Sequence[float]) -> list[int]:
-    """Whole numbers that add up to `count`."""
+    """Returns the number of examples of each device; the sum is `count`."""
     if not np.isclose(sum(fractions), 1.0):
         raise ValueError(f"the fractions {fractions} do not add up to 1")
     ends = [round(count * end) for end in np.cumsum(fractions)]
@@ -58,25 +58,25 @@ def _sizes(count: int, fractions: Sequence[float]) -> list[int]:
 
 def _dirichlet(
     labels: Array, sizes: Sequence[int], alpha: float, rng: np.random.Generator
-) -> list[Numbers]:
+) -> list[Indices]:
     fractions = np.array(sizes) / len(labels)
-    wanted: list[list[Numbers]] = [[] for _ in sizes]
+    drawn: list[list[Indices]] = [[] for _ in sizes]
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
         shares = rng.dirichlet(alpha * len(sizes) * fractions)
         ends = np.round(np.cumsum(shares) * len(members)).astype(int)[:-1]
-        for own, more in zip(wanted, np.split(members, ends), strict=True):
+        for own, more in zip(drawn, np.split(members, ends), strict=True):
             own.append(more)
-    held = [rng.permutation(np.concatenate(own)) for own in wanted]
-    # What a device has too much of goes to those that have too little.
-    spare = np.concatenate([own[size:] for own, size in zip(held, sizes, strict=True)])
+    held = [rng.permutation(np.concatenate(own)) for own in drawn]
+    # Devices with too many examples give the surplus to those with too few.
+    surplus = np.concatenate([own[size:] for own, size in zip(held, sizes, strict=True)])
     held = [own[:size] for own, size in zip(held, sizes, strict=True)]
     missing = [size - len(own) for own, size in zip(held, sizes, strict=True)]
-    gifts = np.split(spare, np.cumsum(missing)[:-1])
-    return [np.concatenate(pair) for pair in zip(held, gifts, strict=True)]
+    received = np.split(surplus, np.cumsum(missing)[:-1])
+    return [np.concatenate(pair) for pair in zip(held, received, strict=True)]
 
 
-def _halves(own: Numbers, rng: np.random.Generator) -> Part:
+def _part(own: Indices, rng: np.random.Generator) -> Part:
     order = rng.permutation(own)
     cut = min(max(1, round(TRAINING * len(own))), len(own) - 1)
     return Part(order[:cut], order[cut:])

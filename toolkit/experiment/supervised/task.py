@@ -1,12 +1,12 @@
-"""What a device of the study does with its examples: train, validate, keep its best version.
+"""The task of a device in the supervised study: train, validate, keep the best version.
 
-After every round it validates on its own 20 %. The test set judges versions; it decides nothing.
+After every round the device validates on its own 20 % of the examples. The test set measures
+versions; nothing is chosen by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol
 
 import numpy as np
 
@@ -15,21 +15,16 @@ from firmware_sim.tasks.labelled import Examples, LabelledTask
 from firmware_sim.tasks.supervised import evaluate
 from firmware_sim.training.runtime import Array, Model
 from toolkit.experiment.cell import BATCH
+from toolkit.experiment.engines.models import use_random_stream
 from toolkit.experiment.supervised.splits import Part
 
-Tell = Callable[[int, dict[str, float]], None]  # a round, and the scores after it
+OnScores = Callable[[int, dict[str, float]], None]  # a round, and the scores after it
 _BEST = "best/"
-_OPTIMIZER = "optimizer/"  # tensors that are no part of a version
-
-
-class Streamed(Protocol):
-    """A model whose random numbers can begin anew."""
-
-    def begin_stream(self, number: int) -> None: ...
+_OPTIMIZER = "optimizer/"  # tensors that are not part of a version
 
 
 class StudyTask(LabelledTask):
-    """Trains on one part of a device's examples, and validates with the other."""
+    """Trains on one part of a device's examples and validates on the other."""
 
     def __init__(
         self,
@@ -40,7 +35,7 @@ class StudyTask(LabelledTask):
         seed: int,
         test_rounds: Collection[int],
         validate_on: int | None,
-        tell: Tell,
+        on_scores: OnScores,
     ) -> None:
         x, y = examples.x_train, examples.y_train
         own = Examples(x[part.training], y[part.training], examples.x_test, examples.y_test)
@@ -49,7 +44,7 @@ class StudyTask(LabelledTask):
         self._x, self._y = x[validation], y[validation]
         self._steps = steps  # in a round
         self._test_rounds = test_rounds
-        self._tell = tell
+        self._on_scores = on_scores
         self._validated = -1  # the last round that this process has validated
         self.best_round = -1
         self.best_accuracy = -1.0
@@ -58,22 +53,25 @@ class StudyTask(LabelledTask):
 
     @property
     def round(self) -> int:
-        """How many rounds are trained."""
+        """The number of trained rounds."""
         return self.steps_taken // self._steps
 
     def train(self, model: Model, steps: int, exchange: str) -> Iterator[float]:
-        """A round draws its random numbers from a stream of its own, so that one that is trained
-        again after a kill draws the same. Who was killed before it validated does that first."""
+        """Trains a round.
+
+        Every round uses its own stream of random numbers, so that a round that is trained again
+        after a kill draws the same numbers. A version that was saved but not yet validated before
+        a kill is validated first.
+        """
         if self._validated < self.round:
             self.evaluate(model)
-        streamed: Streamed = model  # type: ignore[assignment]
-        streamed.begin_stream(1 + self.round)
+        use_random_stream(model, 1 + self.round)
         return super().train(model, steps, exchange)
 
     def evaluate(self, model: Model) -> dict[str, float]:
-        """Validates, and keeps this version if none was better; in some rounds tests it too.
+        """Validates the current version and keeps it if it is the best; tests it in some rounds.
 
-        Of equal accuracies, which few examples often give, the lower loss is better.
+        With few validation examples equal accuracies are frequent; then the lower loss is better.
         """
         found = evaluate(model, self._x, self._y)
         if (found.accuracy, -found.loss) > (self.best_accuracy, -self._best_loss):
@@ -88,15 +86,15 @@ class StudyTask(LabelledTask):
         if self.round in self._test_rounds:
             scores["test_accuracy"] = self.test(model)
         self._validated = self.round
-        self._tell(self.round, scores)
+        self._on_scores(self.round, scores)
         return scores
 
     def test(self, model: Model) -> float:
-        """Accuracy on the test set."""
+        """Returns the accuracy on the test set."""
         return super().evaluate(model)["accuracy"]
 
-    def take_best(self, model: Model) -> None:
-        """Puts the best version into the model."""
+    def restore_best(self, model: Model) -> None:
+        """Sets the model to the best version."""
         model.call("set_state", **model.call("get_state") | self._best)
 
     def state(self) -> dict[str, Array]:

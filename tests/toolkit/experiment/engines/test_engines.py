@@ -12,17 +12,17 @@ from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import BATCH
 from toolkit.experiment.engines.models import model_for
 from toolkit.experiment.supervised.branches import supervised_branch
-from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedSettings, plan
+from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedOptions, plan
 
 pytestmark = pytest.mark.xdist_group("experiment")
 SHAPE = (8, 8, 1)
 
 
-def cell(engine: str = "tf", **settings: Any) -> SupervisedCell:
+def cell(engine: str = "tf", **options: Any) -> SupervisedCell:
     """A heterogeneous cascade: the powerful branch has dropout and branch dropout."""
     (found,) = plan(
-        SupervisedSettings(task="digits", engine=engine, **settings),
-        modes=["heterogeneous"],
+        SupervisedOptions(task="digits", engine=engine, **options),
+        settings=["heterogeneous"],
         topologies=["cascading"],
         weak_fractions=[0.2],
         seeds=[3],
@@ -46,16 +46,16 @@ def batches(count: int) -> list[dict[str, Any]]:
 
 
 def losses(model: Any, stream: int, steps: int) -> list[float]:
-    model.begin_stream(stream)
+    model.use_random_stream(stream)
     return [float(model.call("train", **batch)["loss"]) for batch in batches(steps)]
 
 
 @pytest.mark.parametrize("signature", ["train", "accumulate"])
-def test_both_engines_train_alike(signature: str):
+def test_both_engines_train_alike(signature: str) -> None:
     """With dropout: other numbers would give losses that differ in their first digits."""
     models: list[Any] = [model_for(c, "powerful", branch_of(c)) for c in (cell(), cell("tflite"))]
     for model in models:
-        model.begin_stream(5)
+        model.use_random_stream(5)
     for batch in batches(8):
         ours, theirs = (model.call(signature, **batch)["loss"] for model in models)
         assert ours == pytest.approx(theirs, rel=1e-4)
@@ -69,7 +69,7 @@ def test_both_engines_train_alike(signature: str):
 
 
 @pytest.mark.parametrize("engine", ["tf", "tflite"])
-def test_a_stream_begins_anew_and_no_two_are_alike(engine: str):
+def test_a_stream_begins_anew_and_no_two_are_alike(engine: str) -> None:
     here = cell(engine)
     first = losses(model_for(here, "powerful", branch_of(here)), 1, 4)
     again = losses(model_for(here, "powerful", branch_of(here)), 1, 4)
@@ -79,19 +79,19 @@ def test_a_stream_begins_anew_and_no_two_are_alike(engine: str):
 
 
 @pytest.mark.parametrize("engine", ["tf", "tflite"])
-def test_variables_survive_a_new_stream(engine: str):
+def test_variables_survive_a_new_stream(engine: str) -> None:
     here = cell(engine)
     model: Any = model_for(here, "powerful", branch_of(here))
     losses(model, 1, 3)
     before = model.call("get_state")
-    model.begin_stream(2)
+    model.use_random_stream(2)
     after = model.call("get_state")
     assert before["optimizer/step"] == 3
     for name, value in before.items():
         np.testing.assert_array_equal(value, after[name], err_msg=name)
 
 
-def test_a_model_is_made_once_and_starts_from_its_branch():
+def test_a_model_is_made_once_and_starts_from_its_branch() -> None:
     here = cell()
     branch = branch_of(here)
     model = model_for(here, "powerful", branch)
@@ -103,16 +103,16 @@ def test_a_model_is_made_once_and_starts_from_its_branch():
     for name, value in branch_of(other).weights().items():
         np.testing.assert_array_equal(state[name], value, err_msg=name)
     assert not any(np.any(v) for name, v in state.items() if name.startswith("optimizer/"))
-    slower = replace(here, settings=replace(here.settings, learning_rate=0.5))
+    slower = replace(here, options=replace(here.options, learning_rate=0.5))
     assert model_for(slower, "powerful", branch_of(slower)) is not model
 
 
-def test_the_branch_follows_its_cell():
+def test_the_branch_follows_its_cell() -> None:
     here = cell()
     branch = branch_of(here)
     assert branch.name == "digits-complex-cascading"
     assert branch_of(here, "weak").name == "digits-lightweight"
-    slow = branch_of(replace(here, settings=replace(here.settings, learning_rate=0.25)))
+    slow = branch_of(replace(here, options=replace(here.options, learning_rate=0.25)))
     assert slow.learning.optimizer == replace(branch.learning.optimizer, learning_rate=0.25)  # type: ignore[type-var]
     for name, value in branch_of(here).weights().items():
         np.testing.assert_array_equal(value, branch.weights()[name])
@@ -120,7 +120,7 @@ def test_the_branch_follows_its_cell():
     assert np.any(other["conv3/kernel"] != branch.weights()["conv3/kernel"])
 
 
-def test_the_ablation_changes_branch_dropout_and_nothing_else():
+def test_the_ablation_changes_branch_dropout_and_nothing_else() -> None:
     here = cell()
     with_it, without = branch_of(here), branch_of(replace(here, branch_dropout=False))
 
@@ -135,8 +135,8 @@ def test_the_ablation_changes_branch_dropout_and_nothing_else():
     assert without.shared_layers == with_it.shared_layers
 
 
-def test_images_of_the_user_get_branches_of_their_size():
-    own = replace(cell(), settings=SupervisedSettings(task="npz"))
+def test_images_of_the_user_get_branches_of_their_size() -> None:
+    own = replace(cell(), options=SupervisedOptions(task="npz"))
     branch = supervised_branch(own, "powerful", image_shape=(14, 20, 2), classes=3)
     assert branch.model.input_shape == (None, 14, 20, 2)
     assert branch.model.output_shape == (None, 3)

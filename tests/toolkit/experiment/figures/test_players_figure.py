@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.experiment.cell import MODES
+from toolkit.experiment.cell import SETTINGS
 from toolkit.experiment.figures.draw import draw_figures
 from toolkit.experiment.figures.players_figure import draw_players
-from toolkit.experiment.figures.players_summary import WINDOW, Line, Played, learning_curve
-from toolkit.experiment.figures.players_table import rows
-from toolkit.experiment.figures.table import markdown
-from toolkit.experiment.players.cell import RlSettings, plan
-from toolkit.experiment.running.results import Final, Point, Result
+from toolkit.experiment.figures.players_summary import Line, PlayerResult, learning_curve
+from toolkit.experiment.figures.players_table import players_table
+from toolkit.experiment.players.cell import SCORE_WINDOW, PlayerOptions, plan
+from toolkit.experiment.running.results import Result
+from toolkit.experiment.scores import Final, Point
 
 ROUNDS, STEPS = 40, 1_000
 LEVEL = {"isolated": 10.0, "homogeneous": 20.0, "heterogeneous": 30.0}
-SETTINGS = RlSettings(
+OPTIONS = PlayerOptions(
     task="atari", rounds=ROUNDS, steps_per_round=STEPS, warm_up=1, exploration=1, replay=(9, 9),
     test_steps=1,
 )  # fmt: skip
@@ -25,30 +25,30 @@ SETTINGS = RlSettings(
 
 def study(
     games: Sequence[str] = ("breakout",),
-    coordinators: Sequence[str] = ("sync",),
+    modes: Sequence[str] = ("sync",),
     rates: Sequence[float] = (1.0,),
-    modes: Sequence[str] = MODES,
-) -> list[Played]:
+    settings: Sequence[str] = SETTINGS,
+) -> list[PlayerResult]:
     """Scores grow by one with every round, from a level of their own; seeds are 5 apart."""
     results = []
     for cell in plan(
-        SETTINGS, games=games, modes=modes, coordinators=coordinators, weak_rates=rates,
+        OPTIONS, games=games, settings=settings, modes=modes, weak_rates=rates,
         seeds=range(3),
     ):  # fmt: skip
         points, finals = [], {}
         for device in cell.devices:
-            level = LEVEL[cell.mode] + 5 * cell.seed + 100 * (device == "powerful")
+            level = LEVEL[cell.setting] + 5 * cell.seed + 100 * (device == "powerful")
             scores = [level + number for number in range(1, cell.rounds(device) + 1)]
             points += [
                 Point(device, n, {"score": s, "steps": n * cell.steps(device), "loss": 0.0})
                 for n, s in enumerate(scores, start=1)
             ]
-            finals[device] = Final(device, {"score": float(np.mean(scores[-WINDOW:]))})
+            finals[device] = Final(device, {"score": float(np.mean(scores[-SCORE_WINDOW:]))})
         results.append(Result(cell, {"commit": "0123456789abcdef"}, points, finals, 1.0))
     return results
 
 
-def test_curves_are_means_over_a_sliding_window():
+def test_curves_are_means_over_a_sliding_window() -> None:
     curve = learning_curve(study(), Line("breakout", "isolated", "weak", 1.0))
     assert list(curve) == [STEPS * n for n in range(1, ROUNDS + 1)]
     assert curve[STEPS].median == 10 + 5 + 1  # level, seed 1 of 0, 1, 2, and the first score
@@ -57,7 +57,7 @@ def test_curves_are_means_over_a_sliding_window():
     assert (curve[STEPS].lowest, curve[STEPS].highest) == (11, 21)
 
 
-def test_the_papers_arrangement():
+def test_the_papers_arrangement() -> None:
     results = study(rates=(1.0, 0.5, 0.25)) + study(("beam_rider", "space_invaders"))
     figure = draw_players(results)
     panels = {p.get_title(loc="left"): p for p in figure.axes if p.axison}
@@ -82,13 +82,13 @@ def test_the_papers_arrangement():
     # The weak device's panel ends with its own steps, though it was alone for longer.
     assert panels[f"(f) breakout: weak{quarter}"].get_xlim()[1] == pytest.approx(10)
     for panel in panels.values():
-        assert [line.get_label() for line in panel.lines] == list(MODES)
+        assert [line.get_label() for line in panel.lines] == list(SETTINGS)
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == list(MODES)
+    assert [text.get_text() for text in legend.get_texts()] == list(SETTINGS)
 
 
-def test_what_there_is_not_is_left_out():
-    figure = draw_players(study(rates=(0.5,), modes=("isolated", "heterogeneous")))
+def test_what_there_is_not_is_left_out() -> None:
+    figure = draw_players(study(rates=(0.5,), settings=("isolated", "heterogeneous")))
     titles = [panel.get_title(loc="left") for panel in figure.axes]
     assert titles == [
         "(a) breakout: powerful, $v_{weak} = 0.5$",
@@ -97,8 +97,8 @@ def test_what_there_is_not_is_left_out():
     assert [line.get_label() for line in figure.axes[0].lines] == ["isolated", "heterogeneous"]
 
 
-def test_each_coordinator_has_its_figure(tmp_path: Path):
-    results = study(coordinators=("sync", "async"), rates=(1.0, 0.5))
+def test_each_mode_has_its_figure(tmp_path: Path) -> None:
+    results = study(modes=("sync", "async"), rates=(1.0, 0.5))
     written = draw_figures(results, tmp_path)
     assert [file.name for file in written] == [
         "rl.png", "rl.svg", "rl_async.png", "rl_async.svg", "table.md",
@@ -106,8 +106,8 @@ def test_each_coordinator_has_its_figure(tmp_path: Path):
     assert all(file.stat().st_size for file in written)
 
 
-def test_the_table_of_players():
-    lines = markdown(study(coordinators=("async",), rates=(0.5,))).splitlines()
+def test_the_table_of_players() -> None:
+    lines = players_table(study(modes=("async",), rates=(0.5,))).markdown().splitlines()
     # Alone and powerful: 40 rounds, the last 25 of which are 16 … 40, on average 28.
     assert lines[0] == (
         "| game | coordinator | rate of weak | device | isolated | homogeneous | heterogeneous |"
@@ -126,8 +126,8 @@ def test_the_table_of_players():
     )
 
 
-def test_who_is_alone_is_in_the_table_of_every_rate():
-    found = [row[2:5] for row in rows(study(rates=(1.0, 0.25)))]
+def test_who_is_alone_is_in_the_table_of_every_rate() -> None:
+    found = [row[2:5] for row in players_table(study(rates=(1.0, 0.25))).rows]
     assert found == [
         ("1", "weak", "43.0 (38.0–48.0)"),
         ("1", "powerful", "143.0 (138.0–148.0)"),

@@ -8,34 +8,34 @@ from typing import Any
 import pytest
 
 from toolkit.errors import ExperimentError
-from toolkit.experiment.cell import ANY, MODES
-from toolkit.experiment.players.cell import COORDINATORS, RlCell, RlSettings, plan
-from toolkit.experiment.presets import RL, WEAK_RATES
+from toolkit.experiment.cell import ANY, SETTINGS
+from toolkit.experiment.players.cell import MODES, PlayerCell, PlayerOptions, plan
+from toolkit.experiment.presets import PLAYERS, WEAK_RATES
 
-SETTINGS = RlSettings(
+OPTIONS = PlayerOptions(
     task="minatar", rounds=10, steps_per_round=1_000, warm_up=50, exploration=100,
     replay=(100, 1_000), test_steps=10,
 )  # fmt: skip
 
 
-def planned(**changes: Any) -> list[RlCell]:
+def planned(**changes: Any) -> list[PlayerCell]:
     options: dict[str, Any] = {
         "games": ("breakout", "asterix"),
+        "settings": SETTINGS,
         "modes": MODES,
-        "coordinators": COORDINATORS,
         "weak_rates": WEAK_RATES,
         "seeds": range(2),
     }
-    return plan(SETTINGS, **options | changes)
+    return plan(OPTIONS, **options | changes)
 
 
-def test_who_is_alone_is_planned_once():
+def test_who_is_alone_is_planned_once() -> None:
     cells = planned()
-    kinds = Counter((cell.mode, cell.coordinator, cell.weak_rate, cell.who) for cell in cells)
+    kinds = Counter((cell.setting, cell.mode, cell.weak_rate, cell.participants) for cell in cells)
     fleets = [
-        (mode, coordinator, rate, "both")
-        for mode in MODES[1:]
-        for coordinator in COORDINATORS
+        (setting, mode, rate, "both")
+        for setting in SETTINGS[1:]
+        for mode in MODES
         for rate in (1.0, 0.5, 0.25)
     ]
     alone = [("isolated", ANY, 1.0, device) for device in ("weak", "powerful")]
@@ -44,24 +44,26 @@ def test_who_is_alone_is_planned_once():
     assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
 
 
-def test_names_are_file_names():
+def test_names_are_file_names() -> None:
     (cell,) = planned(
-        games=["ALE/Pong-v5"], modes=["heterogeneous"], coordinators=["async"], weak_rates=[0.25],
+        games=["ALE/Pong-v5"], settings=["heterogeneous"], modes=["async"], weak_rates=[0.25],
         seeds=[3],
     )  # fmt: skip
     assert cell.name == "ALE-Pong-v5_heterogeneous_async_both_rate-0.25_seed-3"
 
 
-def test_a_synchronous_weak_device_does_less_in_a_round_and_an_asynchronous_one_less_often():
-    sync, free = planned(modes=["homogeneous"], weak_rates=[0.25], games=["breakout"], seeds=[0])
+def test_a_synchronous_weak_device_does_less_in_a_round_and_an_asynchronous_one_less_often() -> (
+    None
+):
+    sync, free = planned(settings=["homogeneous"], weak_rates=[0.25], games=["breakout"], seeds=[0])
     assert [(sync.steps(d), sync.rounds(d)) for d in sync.devices] == [(250, 10), (1000, 10)]
     assert [(free.steps(d), free.rounds(d)) for d in free.devices] == [(1000, 2), (1000, 10)]
-    assert (sync.merges, free.merges) == (10, 12)
+    assert (sync.merging.merges, free.merging.merges) == (10, 12)
 
 
-def test_branches_and_their_replays():
+def test_branches_and_their_replays() -> None:
     found = {
-        (cell.mode, device): (cell.kind(device), cell.shares_everything(), cell.replay(device))
+        (cell.setting, device): (cell.branch(device), cell.shares_everything(), cell.replay(device))
         for cell in planned()
         for device in cell.devices
     }
@@ -76,13 +78,13 @@ def test_branches_and_their_replays():
     }
 
 
-def test_a_player_cell_survives_json():
+def test_a_player_cell_survives_json() -> None:
     for cell in planned():
-        assert RlCell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+        assert PlayerCell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
 
 
-def test_the_papers_study_is_the_default_of_atari():
-    atari = RL["atari"]
+def test_the_papers_study_is_the_default_of_atari() -> None:
+    atari = PLAYERS["atari"]
     assert (atari.steps, atari.sync_every, atari.seeds) == (10_000_000, 10_000, 5)
     assert (atari.warm_up, atari.exploration) == (50_000, 1_000_000)
     assert atari.replay == (100_000, 1_000_000)
@@ -92,14 +94,14 @@ def test_the_papers_study_is_the_default_of_atari():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"modes": ["alone"]}, "there is no mode 'alone'; there are " + ", ".join(MODES) + "."),
-        ({"coordinators": ["x"]}, "there is no coordinator 'x'; there are sync, async."),
+        ({"settings": ["alone"]}, f"there is no mode 'alone'; there are {', '.join(SETTINGS)}."),
+        ({"modes": ["x"]}, "there is no coordinator 'x'; there are sync, async."),
         ({"weak_rates": [2.0]}, "the weak device cannot play at 2 of the powerful one's rate: take "
          "more than 0 and at most 1, as 0.25 is."),
         ({"seeds": []}, "nothing is planned: give a game, a mode, a rate and a seed."),
     ],
 )  # fmt: skip
-def test_refused_plans_of_players(changes: dict[str, Any], sentence: str):
+def test_refused_plans_of_players(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as caught:
         planned(**changes)
     assert str(caught.value) == sentence
@@ -113,7 +115,7 @@ def test_refused_plans_of_players(changes: dict[str, Any], sentence: str):
         ({"engine": "torch"}, "there is no engine 'torch'; there are tf, tflite."),
     ],
 )
-def test_refused_settings_of_players(changes: dict[str, Any], sentence: str):
+def test_refused_settings_of_players(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        replace(SETTINGS, **changes)
+        replace(OPTIONS, **changes)
     assert str(caught.value) == sentence

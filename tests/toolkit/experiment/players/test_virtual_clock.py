@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from firmware_sim.errors import Stopped
-from toolkit.experiment.players.virtual_clock import Turns
+from toolkit.experiment.players.virtual_clock import VirtualClock
 
 
 def never() -> None:
     """Nobody wants us to stop."""
 
 
-def run(turns: Turns, delays: dict[str, float]) -> list[tuple[str, bool]]:
+def run(clock: VirtualClock, delays: dict[str, float]) -> list[tuple[str, bool]]:
     """Every device arrives, takes a round and arrives again until none counts."""
     taken: list[tuple[str, bool]] = []
 
@@ -22,10 +22,10 @@ def run(turns: Turns, delays: dict[str, float]) -> list[tuple[str, bool]]:
         counts = True
         while counts:
             time.sleep(delays[name])
-            turns.arrive(name)
-            counts = turns.take(name, never)
+            clock.mark_ready(name)
+            counts = clock.wait_for_round(name, never)
             taken.append((name, counts))
-        turns.arrive(name)
+        clock.mark_ready(name)
 
     threads = [threading.Thread(target=device, args=(name,)) for name in delays]
     for thread in threads:
@@ -36,21 +36,21 @@ def run(turns: Turns, delays: dict[str, float]) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("delays", [{"p": 0.0, "w": 0.01}, {"p": 0.01, "w": 0.0}])
-def test_the_one_whose_round_ends_first_is_next(delays: dict[str, float]):
-    taken = run(Turns({"w": (2.0, 2), "p": (1.0, 4)}), delays)
+def test_the_one_whose_round_ends_first_is_next(delays: dict[str, float]) -> None:
+    taken = run(VirtualClock({"w": (2.0, 2), "p": (1.0, 4)}), delays)
     # p ends at 1, 2, 3 and 4, w at 2 and 4; of equal ends that of the first name comes first.
     assert [name for name, counts in taken if counts] == ["p", "p", "w", "p", "p", "w"]
     assert sorted(name for name, counts in taken[-2:]) == ["p", "w"]
     assert [counts for _, counts in taken] == [True] * 6 + [False] * 2
 
 
-def test_who_waits_can_be_stopped():
-    turns = Turns({"p": (1.0, 1), "w": (1.0, 1)})
-    turns.arrive("p")  # w never comes
+def test_who_waits_can_be_stopped() -> None:
+    clock = VirtualClock({"p": (1.0, 1), "w": (1.0, 1)})
+    clock.mark_ready("p")  # w never comes
 
     def stop() -> None:
         raise Stopped
 
     stopping: Callable[[], None] = stop
     with pytest.raises(Stopped):
-        turns.take("p", stopping)
+        clock.wait_for_round("p", stopping)

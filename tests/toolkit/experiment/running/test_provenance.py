@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from toolkit.experiment.running.provenance import commit, origin
+from toolkit.experiment.running.provenance import commit, provenance
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -14,7 +14,7 @@ def git(folder: Path, *arguments: str) -> str:
     return ran.stdout.strip()
 
 
-def test_a_changed_file_makes_it_dirty(tmp_path: Path):
+def test_a_changed_file_makes_it_dirty(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     (tmp_path / "file").write_text("one", encoding="utf-8")
     git(tmp_path, "add", "file")
@@ -26,11 +26,11 @@ def test_a_changed_file_makes_it_dirty(tmp_path: Path):
     assert commit(tmp_path) == f"{made}-dirty"
 
 
-def test_outside_a_repository_there_is_none(tmp_path: Path):
+def test_outside_a_repository_there_is_none(tmp_path: Path) -> None:
     assert commit(tmp_path) is None
     assert commit(tmp_path / "nowhere") is None
 
 
-def test_versions():
-    versions = origin()["versions"]
+def test_versions() -> None:
+    versions = provenance()["versions"]
     assert isinstance(versions, dict) and {"python", "numpy", "tensorflow"} <= versions.keys()

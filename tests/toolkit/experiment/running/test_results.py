@@ -6,20 +6,22 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ExperimentError
+from toolkit.experiment.players.cell import PlayerCell, PlayerOptions
+from toolkit.experiment.players.cell import plan as plan_players
+from toolkit.experiment.running.kinds import read_cell
 from toolkit.experiment.running.results import (
-    Final,
-    Point,
     ResultWriter,
     known_result,
     read_result,
     read_results,
     result_file,
 )
-from toolkit.experiment.supervised.cell import SupervisedSettings, plan
+from toolkit.experiment.scores import Final, Point
+from toolkit.experiment.supervised.cell import SupervisedOptions, plan
 
-SETTINGS = SupervisedSettings(task="digits", rounds=2)
+OPTIONS = SupervisedOptions(task="digits", rounds=2)
 (CELL,) = plan(
-    SETTINGS, modes=["homogeneous"], topologies=["cascading"], weak_fractions=[0.2], seeds=[4]
+    OPTIONS, settings=["homogeneous"], topologies=["cascading"], weak_fractions=[0.2], seeds=[4]
 )
 POINTS = [
     Point("weak", 0, {"validation_accuracy": 0.1, "test_accuracy": 0.09}),
@@ -27,6 +29,7 @@ POINTS = [
     Point("weak", 1, {"validation_accuracy": 0.5}),
 ]
 FINAL = Final("weak", {"best_round": 1, "test_accuracy": 0.45})
+STORED = Path(__file__).parents[4] / "results"
 
 
 def write(folder: Path, *points: Point) -> None:
@@ -40,7 +43,7 @@ def kinds(folder: Path) -> list[str]:
     return [json.loads(line)["kind"] for line in text.splitlines()]
 
 
-def test_what_is_written_is_read(tmp_path: Path):
+def test_what_is_written_is_read(tmp_path: Path) -> None:
     with ResultWriter(tmp_path, CELL, data="d", commit="c") as writer:
         for point in POINTS:
             writer.point(point)
@@ -54,7 +57,7 @@ def test_what_is_written_is_read(tmp_path: Path):
     assert result.curve("weak") == [POINTS[0], POINTS[2]]
 
 
-def test_a_point_is_written_once(tmp_path: Path):
+def test_a_point_is_written_once(tmp_path: Path) -> None:
     write(tmp_path, *POINTS[:2], POINTS[0])
     write(tmp_path, *POINTS)
     found = read_result(result_file(tmp_path, CELL))
@@ -62,7 +65,7 @@ def test_a_point_is_written_once(tmp_path: Path):
     assert kinds(tmp_path) == ["header", "point", "point", "resumed", "point"]
 
 
-def test_any_cut_is_survived(tmp_path: Path):
+def test_any_cut_is_survived(tmp_path: Path) -> None:
     """However much of the file had reached the disk, writing all again completes it."""
     write(tmp_path / "whole", *POINTS)
     whole = result_file(tmp_path / "whole", CELL).read_bytes()
@@ -76,11 +79,11 @@ def test_any_cut_is_survived(tmp_path: Path):
         assert (found.cell, found.points) == (CELL, POINTS)
 
 
-def test_results_of_another_configuration_are_refused(tmp_path: Path):
+def test_results_of_another_configuration_are_refused(tmp_path: Path) -> None:
     write(tmp_path)
     (other,) = plan(
-        SupervisedSettings(task="digits", rounds=3),
-        modes=["homogeneous"],
+        SupervisedOptions(task="digits", rounds=3),
+        settings=["homogeneous"],
         topologies=["cascading"],
         weak_fractions=[0.2],
         seeds=[4],
@@ -103,7 +106,7 @@ def test_results_of_another_configuration_are_refused(tmp_path: Path):
         ("no json\n", " cannot be read (Expecting value: line 1 column 1 (char 0))."),
     ],
 )
-def test_strange_files_are_refused(tmp_path: Path, content: str, sentence: str):
+def test_strange_files_are_refused(tmp_path: Path, content: str, sentence: str) -> None:
     file = result_file(tmp_path, CELL)
     file.parent.mkdir(parents=True)
     file.write_text(content, encoding="utf-8")
@@ -112,9 +115,44 @@ def test_strange_files_are_refused(tmp_path: Path, content: str, sentence: str):
     assert str(caught.value) == f"{file}{sentence}"
 
 
-def test_a_folder_without_results_is_refused(tmp_path: Path):
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExperimentError) as caught:
         read_results(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path} holds no results; `toolkit experiment` with --out {tmp_path} makes some."
     )
+
+
+@pytest.mark.parametrize("task", ["atari", "cartpole", "cifar10", "minatar"])
+def test_stored_results_of_earlier_versions_are_read(task: str) -> None:
+    """Names and JSON of their cells are the same today, so a study can be continued."""
+    results = read_results(STORED / task)
+    files = sorted((STORED / task / "cells").glob("*.jsonl"))
+    assert [result_file(STORED / task, result.cell) for result in results] == files != []
+    for result, file in zip(results, files, strict=True):
+        header = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
+        assert result.cell.to_json() == header["cell"]
+        assert result.cell.options.task == task
+        assert result.cell.setting in file.stem
+        assert set(result.finals) == set(result.cell.devices)
+
+
+def test_an_asynchronous_cell_is_read_with_its_mode() -> None:
+    """Result files call the mode "coordinator", and the setting "mode"."""
+    options = PlayerOptions(
+        task="cartpole", steps_per_round=9, warm_up=1, exploration=1, replay=(9, 9), test_steps=1
+    )
+    (cell,) = plan_players(
+        options,
+        games=["cartpole"],
+        settings=["heterogeneous"],
+        modes=["async"],
+        weak_rates=[0.5],
+        seeds=[0],
+    )
+    stated = json.loads(json.dumps(cell.to_json()))
+    assert (stated["mode"], stated["coordinator"]) == ("heterogeneous", "async")
+    assert stated["settings"]["replay"] == [9, 9]
+    read = read_cell(stated)
+    assert isinstance(read, PlayerCell) and read == cell
+    assert (read.setting, read.mode) == ("heterogeneous", "async")

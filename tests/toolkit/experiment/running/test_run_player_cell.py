@@ -1,4 +1,4 @@
-"""Whole cells of players: devices, coordinators and engines agree, and a kill changes no number."""
+"""Whole cells of players: modes, engines and brokers agree, and a kill changes no number."""
 
 import json
 from collections.abc import Callable
@@ -9,37 +9,36 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolkit.errors import ExperimentError
+from profiles.errors import StemshareError
 from toolkit.experiment.cell import Cell
-from toolkit.experiment.players.cell import RlCell, RlSettings, plan
-from toolkit.experiment.players.device import RlDevice
-from toolkit.experiment.running.results import Point, Result, result_file
+from toolkit.experiment.players.cell import PlayerCell, PlayerOptions, plan
+from toolkit.experiment.players.device import PlayerDevice
+from toolkit.experiment.running.progress import rounds_done
+from toolkit.experiment.running.results import Result, result_file
 from toolkit.experiment.running.run_cell import run_cell
-from toolkit.experiment.running.workers import rounds_done
+from toolkit.experiment.scores import Point
 from toolkit.fleet.local import local_broker
 
 pytestmark = pytest.mark.xdist_group("experiment")
-SETTINGS = RlSettings(
+OPTIONS = PlayerOptions(
     task="cartpole", rounds=4, steps_per_round=40, warm_up=60, exploration=100, replay=(200, 2_000),
     test_steps=100,
 )  # fmt: skip
+Straight = dict[PlayerCell, Result[Cell]]
+Numbers = Callable[[Result[Cell]], dict[str, Any]]
+RunAndKill = Callable[[Cell, Path, int], Result[Cell] | None]
 
 
-def cells() -> dict[str, RlCell]:
+def cells() -> dict[str, PlayerCell]:
     found = plan(
-        SETTINGS, games=["cartpole"], modes=["isolated", "homogeneous", "heterogeneous"],
-        coordinators=["sync", "async"], weak_rates=[0.5], seeds=[1],
+        OPTIONS, games=["cartpole"], settings=["isolated", "homogeneous", "heterogeneous"],
+        modes=["sync", "async"], weak_rates=[0.5], seeds=[1],
     )  # fmt: skip
-    return {f"{cell.mode}-{cell.coordinator}-{cell.who}": cell for cell in found}
+    return {f"{cell.setting}-{cell.mode}-{cell.participants}": cell for cell in found}
 
 
 ALONE, FREE = cells()["isolated-any-powerful"], cells()["heterogeneous-async-both"]
 TOGETHER, ALIKE = cells()["heterogeneous-sync-both"], cells()["homogeneous-sync-both"]
-
-
-def numbers(result: Result[Cell]) -> dict[str, Any]:
-    points = sorted(result.points, key=lambda point: (point.device, point.round))
-    return {"points": points, "finals": result.finals}
 
 
 def steps(result: Result[Cell], device: str) -> list[float]:
@@ -47,13 +46,13 @@ def steps(result: Result[Cell], device: str) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[RlCell, Result[Cell]]:
-    """What comes out when nobody interferes."""
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    """The results of cells that nothing interrupted."""
     out = tmp_path_factory.mktemp("straight")
     return {cell: run_cell(cell, out, None) for cell in (ALONE, TOGETHER, ALIKE, FREE)}
 
 
-def test_devices_play_as_often_as_their_rates_say(straight: dict[RlCell, Result[Cell]]):
+def test_devices_play_as_often_as_their_rates_say(straight: Straight) -> None:
     # The first step of a game is the first of a round; the warm-up comes before its mini-batch.
     whole = [60 + 40 * n - 1 for n in range(1, 5)]
     assert steps(straight[ALONE], "powerful") == whole
@@ -63,7 +62,7 @@ def test_devices_play_as_often_as_their_rates_say(straight: dict[RlCell, Result[
     assert steps(straight[FREE], "weak") == whole[:2]  # as long rounds, half as often
 
 
-def test_a_final_is_the_mean_of_the_last_episodes(straight: dict[RlCell, Result[Cell]]):
+def test_a_final_is_the_mean_of_the_last_episodes(straight: Straight) -> None:
     for result in straight.values():
         for device in result.cell.devices:
             scores = [point.scores["score"] for point in result.curve(device)]
@@ -71,7 +70,7 @@ def test_a_final_is_the_mean_of_the_last_episodes(straight: dict[RlCell, Result[
             assert result.finals[device].scores == {"score": pytest.approx(np.mean(scores))}
 
 
-def test_the_header_says_what_becomes_of_a_killed_cell(straight: dict[RlCell, Result[Cell]]):
+def test_the_header_says_what_becomes_of_a_killed_cell(straight: Straight) -> None:
     header = straight[FREE].header
     assert header["when_killed"] == "starts from its beginning"
     assert header["data"] == "cartpole"
@@ -79,8 +78,8 @@ def test_the_header_says_what_becomes_of_a_killed_cell(straight: dict[RlCell, Re
 
 
 def test_updates_of_an_asynchronous_fleet_come_in_the_order_of_their_rates(
-    straight: dict[RlCell, Result[Cell]],
-):
+    straight: Straight,
+) -> None:
     order = [(point.device, point.round) for point in straight[FREE].points]
     assert order == [
         ("powerful", 1), ("powerful", 2), ("weak", 1), ("powerful", 3), ("powerful", 4),
@@ -88,26 +87,26 @@ def test_updates_of_an_asynchronous_fleet_come_in_the_order_of_their_rates(
     ]  # fmt: skip
 
 
-def test_sharing_changes_what_is_learnt(straight: dict[RlCell, Result[Cell]]):
+def test_sharing_changes_what_is_learnt(straight: Straight) -> None:
     """The first round is the same alone and in a fleet; then θ comes from both."""
     alone, together = (straight[cell].curve("powerful") for cell in (ALONE, TOGETHER))
     assert alone[0].scores == together[0].scores
     assert alone[1].scores["loss"] != together[1].scores["loss"]
 
 
-def test_everything_is_shared_where_all_are_alike(tmp_path: Path):
+def test_everything_is_shared_where_all_are_alike(tmp_path: Path) -> None:
     devices = {}
     for name in ("weak", "powerful"):
         with (tmp_path / name).open("w") as log:
-            devices[name] = RlDevice(ALIKE, None, name, log, lambda point: None)
+            devices[name] = PlayerDevice(ALIKE, None, name, log, lambda point: None)
     assert devices["weak"].shared == devices["powerful"].shared
     names = {tensor.name for tensor in devices["weak"].shared.tensors}
     assert names == {f"{layer}/{part}" for layer in ("stem", "hidden", "q_values")
                      for part in ("kernel", "bias")}  # fmt: skip
 
 
-def test_both_engines_learn_the_same(straight: dict[RlCell, Result[Cell]], tmp_path: Path):
-    result = run_cell(replace(TOGETHER, settings=replace(SETTINGS, engine="tf")), tmp_path, None)
+def test_both_engines_learn_the_same(straight: Straight, numbers: Numbers, tmp_path: Path) -> None:
+    result = run_cell(replace(TOGETHER, options=replace(OPTIONS, engine="tf")), tmp_path, None)
     for ours, theirs in zip(
         numbers(result)["points"], numbers(straight[TOGETHER])["points"], strict=True
     ):
@@ -117,49 +116,36 @@ def test_both_engines_learn_the_same(straight: dict[RlCell, Result[Cell]], tmp_p
 
 @pytest.mark.parametrize("cell", [TOGETHER, FREE], ids=["sync", "async"])
 def test_a_real_broker_gives_players_the_same_numbers(
-    straight: dict[RlCell, Result[Cell]], tmp_path: Path, cell: RlCell
-):
+    straight: Straight, numbers: Numbers, tmp_path: Path, cell: PlayerCell
+) -> None:
     with local_broker(tmp_path / "broker", embedded=False) as broker:
         result = run_cell(cell, tmp_path, None, broker=broker)
     assert numbers(result) == numbers(straight[cell])
 
 
-class Killed(BaseException):
-    """Nothing catches it, and nothing tidies up after it but threads."""
-
-
-def dies_after(number: int) -> Callable[[Point], None]:
-    left = number
-
-    def heard(point: Point) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-
-    return heard
-
-
 @pytest.mark.parametrize("cell", [ALONE, TOGETHER, FREE], ids=["alone", "sync", "async"])
 def test_a_killed_cell_starts_from_its_beginning(
-    straight: dict[RlCell, Result[Cell]], tmp_path: Path, cell: RlCell
-):
-    for number in (1, 3):
-        with pytest.raises(Killed):
-            run_cell(cell, tmp_path, None, heard=dies_after(number))
+    straight: Straight,
+    numbers: Numbers,
+    run_and_kill: RunAndKill,
+    tmp_path: Path,
+    cell: PlayerCell,
+) -> None:
+    for points in (1, 3):
+        assert run_and_kill(cell, tmp_path, points) is None
     assert result_file(tmp_path, cell).read_bytes().count(b'"point"') >= 1
     assert rounds_done(cell, tmp_path) == 0
-    told: list[Point] = []
-    result = run_cell(cell, tmp_path, None, heard=told.append)
+    reported: list[Point] = []
+    result = run_cell(cell, tmp_path, None, on_point=reported.append)
     assert numbers(result) == numbers(straight[cell])
-    assert len(told) == len(result.points)
+    assert len(reported) == len(result.points)
     lines = result_file(tmp_path, cell).read_text(encoding="utf-8").splitlines()
     kinds = [json.loads(line)["kind"] for line in lines]
     assert kinds.count("header") == 1 and "resumed" not in kinds
     assert not (tmp_path / "state" / cell.name).exists()
 
 
-def test_an_unknown_game_is_one_sentence(tmp_path: Path):
-    with pytest.raises(ExperimentError) as caught:
+def test_an_unknown_game_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StemshareError) as caught:
         run_cell(replace(ALONE, game="pong"), tmp_path, None)
     assert str(caught.value) == "the task cartpole is a game of its own and takes no 'pong'."

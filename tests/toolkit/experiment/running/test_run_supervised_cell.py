@@ -11,50 +11,48 @@ import numpy as np
 import pytest
 
 from firmware_sim.training import checkpoint
+from profiles.errors import StemshareError
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell
 from toolkit.experiment.running import run_cell as module
-from toolkit.experiment.running.results import Point, Result, result_file
+from toolkit.experiment.running.results import Result, result_file
 from toolkit.experiment.running.run_cell import run_cell
-from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedSettings, plan
+from toolkit.experiment.scores import Point
+from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedOptions, plan
 from toolkit.fleet.local import local_broker
 
 pytestmark = pytest.mark.xdist_group("experiment")
 ROUNDS = 3
-SETTINGS = SupervisedSettings(
+OPTIONS = SupervisedOptions(
     task="digits", rounds=ROUNDS, examples_per_round=192, learning_rate=0.003, test_every=2
 )
 Straight = dict[SupervisedCell, Result[Cell]]
+Numbers = Callable[[Result[Cell]], dict[str, Any]]
+RunAndKill = Callable[[Cell, Path, int], Result[Cell] | None]
 
 
-def cells(settings: SupervisedSettings = SETTINGS) -> dict[str, SupervisedCell]:
+def cells(options: SupervisedOptions = OPTIONS) -> dict[str, SupervisedCell]:
     found = plan(
-        settings,
-        modes=["isolated", "homogeneous", "heterogeneous"],
+        options,
+        settings=["isolated", "homogeneous", "heterogeneous"],
         topologies=["cascading"],
         weak_fractions=[0.2],
         seeds=[1],
     )
-    return {f"{cell.mode}-{len(cell.devices) > 1 or cell.devices[0]}": cell for cell in found}
+    return {f"{cell.setting}-{len(cell.devices) > 1 or cell.devices[0]}": cell for cell in found}
 
 
 ALONE, TOGETHER = cells()["isolated-powerful"], cells()["heterogeneous-True"]
 
 
-def numbers(result: Result[Cell]) -> dict[str, Any]:
-    """All that must not depend on how often it was killed."""
-    points = sorted(result.points, key=lambda point: (point.device, point.round))
-    return {"points": points, "finals": result.finals}
-
-
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
-    """What comes out when nobody interferes."""
+    """The results of cells that nothing interrupted."""
     out = tmp_path_factory.mktemp("straight")
     return {cell: run_cell(cell, out, None) for cell in cells().values()}
 
 
-def test_a_cell_has_every_point_and_says_where_it_comes_from(straight: Straight):
+def test_a_cell_has_every_point_and_says_where_it_comes_from(straight: Straight) -> None:
     for cell, result in straight.items():
         assert result.finished
         for device in cell.devices:
@@ -78,7 +76,7 @@ def test_a_cell_has_every_point_and_says_where_it_comes_from(straight: Straight)
         assert len(header["data"]) == 64 and "commit" in header
 
 
-def test_devices_that_share_everything_are_equal(straight: Straight):
+def test_devices_that_share_everything_are_equal(straight: Straight) -> None:
     """After a merge of all that they have, their test accuracies are those of one model."""
     result = straight[cells()["homogeneous-True"]]
     tested = [
@@ -88,10 +86,12 @@ def test_devices_that_share_everything_are_equal(straight: Straight):
     assert tested[0] == tested[1]
 
 
-def test_both_engines_give_the_same_curves(straight: Straight, tmp_path: Path):
+def test_both_engines_give_the_same_curves(
+    straight: Straight, numbers: Numbers, tmp_path: Path
+) -> None:
     for cell in (ALONE, TOGETHER):  # both have dropout
         result = run_cell(
-            replace(cell, settings=replace(cell.settings, engine="tflite")), tmp_path, None
+            replace(cell, options=replace(cell.options, engine="tflite")), tmp_path, None
         )
         for ours, theirs in zip(
             numbers(result)["points"], numbers(straight[cell])["points"], strict=True
@@ -106,7 +106,9 @@ def test_both_engines_give_the_same_curves(straight: Straight, tmp_path: Path):
 
 
 @pytest.mark.parametrize("embedded", [False, True])
-def test_a_real_broker_gives_the_same_numbers(straight: Straight, tmp_path: Path, embedded: bool):
+def test_a_real_broker_gives_the_same_numbers(
+    straight: Straight, numbers: Numbers, tmp_path: Path, embedded: bool
+) -> None:
     with local_broker(tmp_path / "broker", embedded=embedded) as broker:
         result = run_cell(TOGETHER, tmp_path, None, broker=broker)
     assert numbers(result) == numbers(straight[TOGETHER])
@@ -116,52 +118,44 @@ def test_a_real_broker_gives_the_same_numbers(straight: Straight, tmp_path: Path
 
 
 class Killed(BaseException):
-    """Nothing catches it, and nothing tidies up after it but threads."""
-
-
-def dies_at_point(number: int) -> Callable[[Point], None]:
-    left = number
-
-    def heard(point: Point) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-
-    return heard
+    """No code catches it, and only threads are ended after it, as in a process that is killed."""
 
 
 @pytest.mark.parametrize("cell", [ALONE, TOGETHER], ids=["alone", "together"])
 @pytest.mark.parametrize("engine", ["tf", "tflite"])
 def test_killed_after_any_evaluation(
-    straight: Straight, tmp_path: Path, cell: SupervisedCell, engine: str
-):
-    """Killed again and again; what comes out in the end is what an untouched run gives."""
-    cell = replace(cell, settings=replace(cell.settings, engine=engine))
-    deaths = 0
-    for number in range(1, 20):
-        try:
-            result = run_cell(cell, tmp_path / "killed", None, heard=dies_at_point(number))
-            break
-        except Killed:
-            deaths += 1
-    assert deaths >= 2
+    straight: Straight,
+    numbers: Numbers,
+    run_and_kill: RunAndKill,
+    tmp_path: Path,
+    cell: SupervisedCell,
+    engine: str,
+) -> None:
+    """Killed several times, a cell ends with the numbers of a run without a kill."""
+    cell = replace(cell, options=replace(cell.options, engine=engine))
+    runs = [run_and_kill(cell, tmp_path / "killed", 1)]
+    while runs[-1] is None:
+        assert len(runs) < 20
+        runs.append(run_and_kill(cell, tmp_path / "killed", 1 + len(runs)))
+    result = runs[-1]
+    assert len(runs) >= 3, "it was killed twice at least"
     assert numbers(result) == numbers(run_cell(cell, tmp_path / "untouched", None))
     if engine == "tf":
-        assert numbers(result) == numbers(straight[replace(cell, settings=SETTINGS)])
+        assert numbers(result) == numbers(straight[replace(cell, options=OPTIONS)])
 
 
 @pytest.mark.parametrize("cell", [ALONE, TOGETHER], ids=["alone", "together"])
 @pytest.mark.parametrize("durable", [False, True])
 def test_killed_at_any_checkpoint(
     straight: Straight,
+    numbers: Numbers,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     cell: SupervisedCell,
     durable: bool,
-):
+) -> None:
     """Just before a checkpoint is on disk, or just after; the n-th of each run."""
-    plain = checkpoint.write_sealed
+    plain: Callable[..., None] = vars(checkpoint)["write_sealed"]
     left = 0
 
     def write(*arguments: Any) -> None:
@@ -187,14 +181,14 @@ def test_killed_at_any_checkpoint(
 
 def test_finished_cells_are_not_run_again(
     straight: Straight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     first = run_cell(ALONE, tmp_path, None)
     assert not (tmp_path / "state" / ALONE.name).exists()
     monkeypatch.setattr(module, "_run", None)
     assert run_cell(ALONE, tmp_path, None) == first
 
 
-def test_only_one_process_runs_a_cell(tmp_path: Path):
+def test_only_one_process_runs_a_cell(tmp_path: Path) -> None:
     def try_again(point: Point) -> None:
         with pytest.raises(ExperimentError) as caught:
             run_cell(ALONE, tmp_path, None)
@@ -203,7 +197,7 @@ def test_only_one_process_runs_a_cell(tmp_path: Path):
         raise Killed
 
     with pytest.raises(Killed):
-        run_cell(ALONE, tmp_path, None, heard=try_again)
+        run_cell(ALONE, tmp_path, None, on_point=try_again)
 
 
 # --- other data ----------------------------------------------------------------------------------
@@ -218,10 +212,10 @@ def save(file: Path, count: int = 60, seed: int = 0) -> Path:
     return file
 
 
-def test_images_of_the_user(tmp_path: Path):
+def test_images_of_the_user(tmp_path: Path) -> None:
     data = save(tmp_path / "own.npz")
-    settings = SupervisedSettings(task="npz", rounds=2, examples_per_round=320, learning_rate=0.01)
-    cell = cells(settings)["isolated-weak"]
+    options = SupervisedOptions(task="npz", rounds=2, examples_per_round=320, learning_rate=0.01)
+    cell = cells(options)["isolated-weak"]
     result = run_cell(cell, tmp_path / "out", data)
     assert result.finals["weak"].scores["test_accuracy"] > 0.9
     unfinished = result_file(tmp_path / "out", cell)
@@ -246,10 +240,12 @@ def test_images_of_the_user(tmp_path: Path):
          " must hold the arrays x_train, y_train, x_test, y_test, or images, labels."),
     ],
 )  # fmt: skip
-def test_what_is_no_data_is_one_sentence(tmp_path: Path, arrays: dict[str, Any], sentence: str):
+def test_what_is_no_data_is_one_sentence(
+    tmp_path: Path, arrays: dict[str, Any], sentence: str
+) -> None:
     file = tmp_path / "bad.npz"
     np.savez(file, **arrays)
-    cell = cells(SupervisedSettings(task="npz"))["isolated-weak"]
-    with pytest.raises(ExperimentError) as caught:
+    cell = cells(SupervisedOptions(task="npz"))["isolated-weak"]
+    with pytest.raises(StemshareError) as caught:
         run_cell(cell, tmp_path / "out", file)
     assert str(caught.value) == f"{file}{sentence}"

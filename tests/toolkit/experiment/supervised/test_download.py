@@ -68,7 +68,7 @@ def fetch(server: Server, tmp_path: Path) -> Fetch:
     return run
 
 
-def test_it_is_fetched_once(fetch: Fetch, server: Server, tmp_path: Path):
+def test_it_is_fetched_once(fetch: Fetch, server: Server, tmp_path: Path) -> None:
     assert fetch() == tmp_path / "data.tar.gz"
     assert (tmp_path / "data.tar.gz").read_bytes() == CONTENT
     fetch()
@@ -76,30 +76,32 @@ def test_it_is_fetched_once(fetch: Fetch, server: Server, tmp_path: Path):
     assert [file.name for file in tmp_path.iterdir()] == ["data.tar.gz"]
 
 
-def test_a_cut_connection_is_taken_up_again(fetch: Fetch, server: Server):
+def test_a_cut_connection_is_taken_up_again(fetch: Fetch, server: Server) -> None:
     server.most = 300_000
     assert fetch().read_bytes() == CONTENT
     assert server.asked == ["", "bytes=300000-", "bytes=600000-", "bytes=900000-"]
 
 
-def test_what_an_earlier_try_left_is_used(fetch: Fetch, server: Server, tmp_path: Path):
+def test_what_an_earlier_try_left_is_used(fetch: Fetch, server: Server, tmp_path: Path) -> None:
     (tmp_path / "data.tar.gz.part").write_bytes(CONTENT[:1234])
     assert fetch().read_bytes() == CONTENT
     assert server.asked == ["bytes=1234-"]
 
 
-def test_all_had_come_but_for_the_name(fetch: Fetch, server: Server, tmp_path: Path):
+def test_all_had_come_but_for_the_name(fetch: Fetch, server: Server, tmp_path: Path) -> None:
     (tmp_path / "data.tar.gz.part").write_bytes(CONTENT)
     assert fetch().read_bytes() == CONTENT
 
 
-def test_a_server_that_always_sends_everything(fetch: Fetch, server: Server, tmp_path: Path):
+def test_a_server_that_always_sends_everything(
+    fetch: Fetch, server: Server, tmp_path: Path
+) -> None:
     server.ranges = False
     (tmp_path / "data.tar.gz.part").write_bytes(b"something old")
     assert fetch().read_bytes() == CONTENT
 
 
-def test_other_bytes_are_refused_and_removed(fetch: Fetch, server: Server, tmp_path: Path):
+def test_other_bytes_are_refused_and_removed(fetch: Fetch, server: Server, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{server.server_port}/data.tar.gz"
     with pytest.raises(ExperimentError) as caught:
         fetch(md5="0" * 32)
@@ -110,7 +112,7 @@ def test_other_bytes_are_refused_and_removed(fetch: Fetch, server: Server, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_network_is_one_sentence(fetch: Fetch, server: Server, tmp_path: Path):
+def test_no_network_is_one_sentence(fetch: Fetch, server: Server, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{server.server_port}/missing.tar.gz"
     with pytest.raises(ExperimentError) as caught:
         fetch("missing.tar.gz")

@@ -5,17 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firmware_sim.training.runtime import Array
 from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.splits import Part, divide
 
 SPLITS = st.one_of(st.just("iid"), st.floats(0.01, 1e3).map(lambda alpha: f"dirichlet:{alpha:.3f}"))
 
 
-def labels_of(count: int, classes: int) -> np.ndarray:
+def labels_of(count: int, classes: int) -> Array:
     return np.random.default_rng(count).integers(0, classes, count).astype(np.int32)
 
 
-def numbers(part: Part) -> np.ndarray:
+def numbers(part: Part) -> Array:
     return np.concatenate([part.training, part.validation])
 
 
@@ -28,7 +29,7 @@ def numbers(part: Part) -> np.ndarray:
 )
 def test_parts_are_disjoint_complete_and_as_large_as_asked(
     count: int, classes: int, weak: float, split: str, seed: int
-):
+) -> None:
     labels = labels_of(count, classes)
     fractions = {"weak": weak, "powerful": 1 - weak}
     parts = divide(labels, fractions, split, seed)
@@ -46,13 +47,13 @@ def test_parts_are_disjoint_complete_and_as_large_as_asked(
 
 
 @pytest.mark.parametrize("split", ["iid", "dirichlet:0.5"])
-def test_another_seed_is_another_split(split: str):
+def test_another_seed_is_another_split(split: str) -> None:
     labels = labels_of(500, 10)
     first, second = (divide(labels, {"a": 0.5, "b": 0.5}, split, seed) for seed in (0, 1))
     assert set(numbers(first["a"])) != set(numbers(second["a"]))
 
 
-def test_any_number_of_devices():
+def test_any_number_of_devices() -> None:
     parts = divide(labels_of(1000, 10), {"a": 0.2, "b": 0.3, "c": 0.5}, "dirichlet:0.3", 7)
     assert [len(numbers(part)) for part in parts.values()] == [200, 300, 500]
     assert len(set(np.concatenate([numbers(part) for part in parts.values()]))) == 1000
@@ -69,13 +70,13 @@ def imbalance(split: str) -> float:
     return float(np.mean(found))
 
 
-def test_a_small_alpha_gives_a_device_few_classes():
+def test_a_small_alpha_gives_a_device_few_classes() -> None:
     by_chance = imbalance("iid")
     assert imbalance("dirichlet:1000") < by_chance < imbalance("dirichlet:5")
     assert imbalance("dirichlet:5") < 0.3 < imbalance("dirichlet:0.1")
 
 
-def test_a_part_without_examples_is_refused():
+def test_a_part_without_examples_is_refused() -> None:
     with pytest.raises(ExperimentError) as caught:
         divide(labels_of(30, 3), {"weak": 0.03, "powerful": 0.97}, "iid", 0)
     assert str(caught.value) == (

@@ -9,7 +9,7 @@ import pytest
 from firmware_sim.tasks.labelled import Examples
 from firmware_sim.training.runtime import TensorSpec
 from toolkit.experiment.supervised.splits import Part
-from toolkit.experiment.supervised.task import StudyTask, Tell
+from toolkit.experiment.supervised.task import OnScores, StudyTask
 
 STEPS = 2  # in a round
 
@@ -28,7 +28,7 @@ class Scripted:
         x = TensorSpec((32, 1), np.dtype(np.uint8))
         return {"x": x, "y": TensorSpec((32,), np.dtype(np.int32))}
 
-    def begin_stream(self, number: int) -> None:
+    def use_random_stream(self, number: int) -> None:
         self.streams.append(number)
 
     def call(self, signature: str, /, **inputs: Any) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def task(
     *,
     test_rounds: Sequence[int] = (),
     validate_on: int | None = None,
-    tell: Tell = lambda round, scores: None,
+    on_scores: OnScores = lambda round, scores: None,
 ) -> StudyTask:
     x = np.arange(50, dtype=np.uint8)[:, None]
     tested = np.full((20, 1), 200, np.uint8)
@@ -68,7 +68,7 @@ def task(
         seed=0,
         test_rounds=test_rounds,
         validate_on=validate_on,
-        tell=tell,
+        on_scores=on_scores,
     )
 
 
@@ -91,7 +91,7 @@ def play(study: StudyTask, model: Any, rounds: int) -> list[dict[str, float]]:
 @pytest.mark.parametrize("killed_after", [0, 1, 2, 3])
 def test_the_best_version_is_kept(
     right: list[int], losses: list[float], best: int, killed_after: int
-):
+) -> None:
     model: Any = Scripted(right, losses)
     study = task()
     play(study, model, killed_after)
@@ -101,12 +101,12 @@ def test_the_best_version_is_kept(
     play(again, model, 3 - killed_after)
     assert (again.best_round, again.best_accuracy) == (best, right[best] / 10)
     assert model.state["w"] == 3
-    again.take_best(model)
+    again.restore_best(model)
     assert model.state == {"w": best, "optimizer/step": 3 * STEPS}
     assert again.test(model) == best / 20
 
 
-def test_every_round_draws_from_its_own_stream_also_after_a_restart():
+def test_every_round_draws_from_its_own_stream_also_after_a_restart() -> None:
     model: Any = Scripted([0] * 5, [1] * 5)
     study = task()
     play(study, model, 2)
@@ -117,23 +117,23 @@ def test_every_round_draws_from_its_own_stream_also_after_a_restart():
 
 
 @pytest.mark.parametrize("validated", [False, True])
-def test_who_was_killed_before_validating_does_it_before_training(validated: bool):
+def test_who_was_killed_before_validating_does_it_before_training(validated: bool) -> None:
     """The state of round 2 was saved, and the device killed before or after it had validated."""
     model: Any = Scripted([1, 2, 9, 3], [1] * 4)
     study = task()
     play(study, model, 1)
     list(study.train(model, STEPS, "delta"))
-    state, again = study.state(), task(tell=lambda round, scores: told.append(round))
-    told: list[int] = []
+    state, again = study.state(), task(on_scores=lambda round, scores: reported.append(round))
+    reported: list[int] = []
     again.restore(state)
     if validated:
         again.evaluate(model)
     play(again, model, 1)
-    assert told == [2, 3]
+    assert reported == [2, 3]
     assert (again.best_round, again.best_accuracy) == (2, 0.9)
 
 
-def test_the_test_set_is_used_in_its_rounds_alone():
+def test_the_test_set_is_used_in_its_rounds_alone() -> None:
     model: Any = Scripted([5] * 4, [1] * 4)
     scores = play(task(test_rounds=[1, 3]), model, 3)
     assert scores == [
@@ -143,7 +143,7 @@ def test_the_test_set_is_used_in_its_rounds_alone():
     ]
 
 
-def test_validating_on_fewer_examples():
+def test_validating_on_fewer_examples() -> None:
     class Counting(Scripted):
         counted = 0
 

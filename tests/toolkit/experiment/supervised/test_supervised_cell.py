@@ -7,30 +7,30 @@ from typing import Any
 import pytest
 
 from toolkit.errors import ExperimentError
-from toolkit.experiment.cell import ANY, MODES
+from toolkit.experiment.cell import ANY, SETTINGS
 from toolkit.experiment.supervised.cell import (
     TOPOLOGIES,
     SupervisedCell,
-    SupervisedSettings,
+    SupervisedOptions,
     plan,
 )
 
-SETTINGS = SupervisedSettings(task="digits")
+OPTIONS = SupervisedOptions(task="digits")
 
 
 def planned(**changes: Any) -> list[SupervisedCell]:
     options: dict[str, Any] = {
-        "modes": MODES,
+        "settings": SETTINGS,
         "topologies": TOPOLOGIES,
         "weak_fractions": (0.05, 0.5),
         "seeds": range(3),
     }
-    return plan(SETTINGS, **options | changes)
+    return plan(OPTIONS, **options | changes)
 
 
-def test_what_no_topology_changes_is_planned_once():
+def test_what_no_topology_changes_is_planned_once() -> None:
     cells = planned()
-    kinds = Counter((cell.mode, cell.topology, cell.devices) for cell in cells)
+    kinds = Counter((cell.setting, cell.topology, cell.devices) for cell in cells)
     both = ("weak", "powerful")
     assert kinds == dict.fromkeys(
         [
@@ -47,17 +47,17 @@ def test_what_no_topology_changes_is_planned_once():
     assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
 
 
-def test_the_ablation_adds_cascades_alone():
+def test_the_ablation_adds_cascades_alone() -> None:
     more = set(planned(branch_dropout=(True, False))) - set(planned())
-    assert {(cell.mode, cell.topology, cell.branch_dropout) for cell in more} == {
+    assert {(cell.setting, cell.topology, cell.branch_dropout) for cell in more} == {
         ("heterogeneous", "cascading", False)
     }
     assert len(more) == 6
 
 
-def test_branches_of_the_devices():
+def test_branches_of_the_devices() -> None:
     found = {
-        (cell.mode, cell.topology, device): cell.branch(device)
+        (cell.setting, cell.topology, device): (cell.branch(device), cell.zoo_topology())
         for cell in planned()
         for device in cell.devices
     }
@@ -75,27 +75,27 @@ def test_branches_of_the_devices():
     }
 
 
-def test_a_cell_survives_json():
+def test_a_cell_survives_json() -> None:
     for cell in planned(branch_dropout=(False,)):
         assert SupervisedCell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
 
 
-def test_a_round_of_the_paper_is_63_mini_batches():
-    assert SETTINGS.steps == 63  # 62 of 32 examples, and one for the other 16
-    assert SupervisedSettings(task="digits", examples_per_round=64).steps == 2
+def test_a_round_of_the_paper_is_63_mini_batches() -> None:
+    assert OPTIONS.steps == 63  # 62 of 32 examples, and one for the other 16
+    assert SupervisedOptions(task="digits", examples_per_round=64).steps == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"modes": ["alone"]}, "there is no mode 'alone'; there are " + ", ".join(MODES) + "."),
+        ({"settings": ["alone"]}, f"there is no mode 'alone'; there are {', '.join(SETTINGS)}."),
         ({"topologies": ["x"]}, "there is no topology 'x'; there are share-first, cascading."),
         ({"weak_fractions": [1.0]}, "the weak device cannot hold 1 of the data: take more than 0 "
          "and less than 1, as 0.05 is."),
         ({"seeds": []}, "nothing is planned: give a mode, a topology, a fraction and a seed."),
     ],
 )  # fmt: skip
-def test_refused_plans(changes: dict[str, Any], sentence: str):
+def test_refused_plans(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as caught:
         planned(**changes)
     assert str(caught.value) == sentence
@@ -112,7 +112,7 @@ def test_refused_plans(changes: dict[str, Any], sentence: str):
          "dirichlet:ALPHA, as dirichlet:0.5."),
     ],
 )  # fmt: skip
-def test_refused_settings(changes: dict[str, Any], sentence: str):
+def test_refused_options(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExperimentError) as caught:
-        SupervisedSettings(task="digits", **changes)
+        SupervisedOptions(task="digits", **changes)
     assert str(caught.value) == sentence
