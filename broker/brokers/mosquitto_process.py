@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from broker.child_process import ending_with_parent
 from broker.errors import TransportError
 from broker.transport.address import Address
 
@@ -98,6 +99,7 @@ class Mosquitto:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                preexec_fn=ending_with_parent(),
             )
         deadline = time.monotonic() + START_S
         while not self._accepts():
