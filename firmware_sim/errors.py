@@ -17,6 +17,7 @@ StemshareError
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from profiles.errors import INTERRUPTED, StemshareError
@@ -70,9 +71,21 @@ class Stopped(StemshareError):
     exit_code: ClassVar[int] = INTERRUPTED
     heading: ClassVar[str] = ""
 
+    @classmethod
+    def keeping(cls, folder: Path) -> Stopped:
+        """Returns the error of a device whose checkpoint is in `folder`."""
+        return Stopped(f"stopped; {folder} keeps everything, the same command goes on")
+
 
 class CapReached(Stopped):
     """The memory cap asked for a stop; everything trained so far is in the checkpoint."""
 
     exit_code: ClassVar[int] = CAP_REACHED
     heading: ClassVar[str] = "error: "
+
+    @classmethod
+    def keeping(cls, folder: Path) -> CapReached:
+        return CapReached(
+            f"the memory cap is reached; {folder} keeps the last checkpoint, "
+            "and a bundle exported with a lower memory_cap_mib needs less."
+        )

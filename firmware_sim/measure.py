@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from firmware_sim.probe import peak_memory_bytes, random_input
-from firmware_sim.training.runtime import Model, TensorSpec, runtime_version
+from firmware_sim.tensor_spec import TensorSpec
+from firmware_sim.training.runtime import Model, runtime_version
 from firmware_sim.training.steps import take_batch
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def measure(
     `batch` is by default what the model takes at once.
     """
     if device:
-        import firmware_sim.device.__main__  # noqa: F401  what the agent loads counts too
+        # What the agent loads counts too.
+        import firmware_sim.device.build
+        import firmware_sim.device.options  # noqa: F401
         from firmware_sim.training.limits import return_freed_memory
 
         return_freed_memory()

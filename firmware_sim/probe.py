@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from firmware_sim.training.runtime import Array, TensorSpec
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 
 def peak_memory_bytes() -> int:

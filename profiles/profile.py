@@ -74,6 +74,7 @@ _TOML_TYPES: dict[object, str] = {
     str: "a string",
     list: "an array",
     dict: "a table",
+    type(None): "null",  # in a manifest, which is JSON
 }
 
 
@@ -114,7 +115,7 @@ def _read_with_bases(folder: Traversable, file_name: str) -> dict[str, Any]:
         table = _read(file)
         base = table.pop("extends", None)
         for name, value in table.items():
-            if problem := _problem(name, value):
+            if problem := problem_with(name, value):
                 raise ProfileError(str(file), name, problem)
         values = {name: _as_declared(name, value) for name, value in table.items()} | values
         if base is None:
@@ -178,8 +179,8 @@ def _read_problem(error: Exception) -> str:
             return f"is not valid TOML: {error}"
 
 
-def _problem(name: str, value: object) -> str | None:
-    """What is wrong with one line of a file, if anything."""
+def problem_with(name: str, value: object) -> str | None:
+    """What is wrong with the value of one key of a profile, or None."""
     if name not in _KEYS:
         return _unknown(name)
     key = _KEYS[name]

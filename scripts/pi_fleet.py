@@ -23,7 +23,6 @@ from rich.table import Table
 from broker.brokers.mosquitto_process import Mosquitto, free_port
 from broker.protocol.wire import below
 from firmware_sim.bundle.reader import open_bundle
-from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.packs.installed import Packs
 from firmware_sim.training.checkpoint import Checkpoints
 from toolkit.fleet.processes import Child, stopping
@@ -204,7 +203,8 @@ def theta(state: Path) -> str:
     assert checkpoint is not None and checkpoint.round == ROUNDS, "it did not finish"
     values = below("model/", checkpoint.learner)
     found = hashlib.sha256()
-    for tensor in sorted(shared_slice(open_bundle(installed.bundle)).tensors, key=lambda t: t.name):
+    shared = open_bundle(installed.bundle).manifest.shared
+    for tensor in sorted(shared.tensors, key=lambda t: t.name):
         found.update(f"{tensor.name} {tensor.shape}".encode() + values[tensor.name].tobytes())
     return found.hexdigest()
 

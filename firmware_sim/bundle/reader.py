@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from firmware_sim.bundle.manifest import FileEntry, Inputs, Manifest, Measured, not_described, parse
 from firmware_sim.errors import BundleError
 
-FORMAT = 1  # of the bundle; readers refuse any other
 MANIFEST = "manifest.json"
 MODEL = "model.tflite"
 SLICE = "shared.onnx"
 INFER = "infer.tflite"
 FILES = (MODEL, SLICE, INFER)
 _MANIFEST_LIMIT = 4 * 2**20  # bytes
-_CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Bundle:
     """A checked bundle: every file is there and is the one the manifest describes."""
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     @property
     def model(self) -> Path:
@@ -39,37 +38,57 @@ class Bundle:
     def infer(self) -> Path:
         return self.folder / INFER
 
+    @property
+    def model_digest(self) -> str:
+        """The digest that checkpoints belong to."""
+        return self.manifest.files[MODEL].sha256
+
+    @property
+    def training_inputs(self) -> Inputs:
+        """What `train` takes, by name."""
+        if "train" not in self.manifest.signatures:
+            raise BundleError(
+                f"the manifest of {self.folder} does not say what its training takes."
+            )
+        return self.manifest.signatures["train"]
+
+    @property
+    def measured(self) -> Measured:
+        """What training took when the bundle was exported."""
+        if self.manifest.measured is None:
+            raise BundleError(
+                f"the manifest of {self.folder} does not say how much memory training takes."
+            )
+        return self.manifest.measured
+
 
 def open_bundle(folder: Path) -> Bundle:
     """Checks sizes and digests before anything else reads the files."""
     if not folder.is_dir():
         raise BundleError(f"there is no bundle at {folder}; `toolkit export` writes one.")
-    manifest = _read_manifest(folder / MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise BundleError(
-            f"{folder / MANIFEST} has format {manifest.get('format')!r}; "
-            f"this version reads {FORMAT}."
-        )
-    files = manifest.get("files")
-    if not isinstance(files, dict):
-        raise BundleError(f"{folder / MANIFEST} does not list the bundle's files.")
-    if missing := sorted({"profile", "branch", "tensors", "signatures"} - manifest.keys()):
-        raise BundleError(f"{folder / MANIFEST} lacks {', '.join(missing)}.")
+    manifest = parse(_read_json(folder / MANIFEST), folder / MANIFEST)
     for name in FILES:
-        _check_file(folder / name, files.get(name))
+        _check_file(folder / name, manifest.files.get(name))
     return Bundle(folder, manifest)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    text = json.dumps(manifest.to_json(), indent=2) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def file_entry(path: Path, **requantised: Any) -> FileEntry:
+    """Describes a file of a bundle that is being written."""
+    return FileEntry(path.stat().st_size, file_digest(path), requantised)
 
 
 def file_digest(path: Path) -> str:
     """sha256 of a file, read in pieces."""
-    found = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(_CHUNK):
-            found.update(piece)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MANIFEST_LIMIT:
             raise BundleError(f"{path} is larger than any manifest.")
@@ -83,16 +102,16 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check_file(path: Path, entry: Any) -> None:
-    if not isinstance(entry, dict) or not {"bytes", "sha256"} <= entry.keys():
-        raise BundleError(f"the manifest beside {path} does not describe it.")
+def _check_file(path: Path, entry: FileEntry | None) -> None:
+    if entry is None:
+        raise not_described(path)
     try:
         size = path.stat().st_size
-        if size != entry["bytes"]:
+        if size != entry.bytes:
             raise BundleError(
-                f"{path} is damaged: it has {size} bytes, and its manifest says {entry['bytes']}."
+                f"{path} is damaged: it has {size} bytes, and its manifest says {entry.bytes}."
             )
-        if file_digest(path) != entry["sha256"]:
+        if file_digest(path) != entry.sha256:
             raise BundleError(f"{path} is damaged: its digest is not the manifest's.")
     except OSError as error:
         raise BundleError(f"{path} cannot be read ({error.strerror}).") from None

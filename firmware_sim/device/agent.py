@@ -26,7 +26,7 @@ from broker.transport.transport import Connected, Disconnected
 from firmware_sim.device.compression import Compression
 from firmware_sim.device.fleet_view import FleetView
 from firmware_sim.errors import FleetRefused
-from firmware_sim.training.checkpoint import Checkpoint, Residual
+from firmware_sim.training.checkpoint import Checkpoint
 from firmware_sim.training.rounds import Rounds
 
 # The update came at the wrong time; the device goes on from the newest θ_shared. Any other
@@ -57,7 +57,7 @@ class Agent:
         limit: int,
         log: Log,
         about: Mapping[str, Any],
-        compression: Compression | None = None,
+        compression: Compression,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._device = device
@@ -68,7 +68,7 @@ class Agent:
         self._topics = topics
         self._limit = limit
         self._log = log
-        self._compression = compression or Compression("float32", Residual())
+        self._compression = compression
         self._clock = clock
         self._patience = min(_WAIT, rounds.plan.resend_seconds)
         self._birth = to_bytes(DeviceState.birth(device, shared, about))
@@ -97,6 +97,9 @@ class Agent:
         gone = to_bytes(DeviceState(device=self._device, online=False))
         self._channel.publish(self._topics.state(self._device), gone, retain=True)
         self._channel.transport.flush(_FLUSH if self._linked else _SHORT_FLUSH)
+
+    def close(self) -> None:
+        self._channel.close()
 
     # --- one round ------------------------------------------------------------------------
 

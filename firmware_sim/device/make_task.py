@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import TaskError
+from firmware_sim.playing.options import PlayerOptions
 from firmware_sim.playing.player import make_player
 from firmware_sim.tasks import cifar10, digits
 from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.labelled import LabelledTask, check_examples, check_kind, own_share
-from firmware_sim.tasks.task import Task, TaskOptions
+from firmware_sim.training.task import Task
 
 GAMES = ("atari", "minatar", "cartpole", "play")
 TASKS = ("digits", "npz", "cifar10", *GAMES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(PlayerOptions):
+    """What a user may choose about any task; each task reads the part that concerns it."""
+
+    data: Path | None = None  # npz: a file; cifar10: a folder
+    share: tuple[float, float] = (0.0, 1.0)  # begin and end of the device's part of the data
+
+    def __post_init__(self) -> None:
+        start, stop = self.share
+        if not 0 <= start < stop <= 1:
+            raise TaskError(
+                f"the share {start}:{stop} must run upwards between 0 and 1, as 0:0.2 does."
+            )
+        super().__post_init__()
 
 
 def make_task(name: str, bundle: Bundle, options: TaskOptions) -> Task:

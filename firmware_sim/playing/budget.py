@@ -5,9 +5,9 @@ from __future__ import annotations
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Environment
+from firmware_sim.playing.options import PlayerOptions
 from firmware_sim.playing.plain_replay import PlainReplay, entry_bytes
 from firmware_sim.playing.replay import ENTRY_BYTES, MOST_FRAMES, StackedReplay, bytes_for
-from firmware_sim.tasks.task import TaskOptions
 from firmware_sim.training.limits import stored_bytes
 
 # What a device takes beside the replay and what the export has measured, which includes the agent
@@ -17,7 +17,7 @@ LEAST_REPLAY_BYTES = 2**20
 
 
 def make_replay(
-    bundle: Bundle, options: TaskOptions, environment: Environment
+    bundle: Bundle, options: PlayerOptions, environment: Environment
 ) -> StackedReplay | PlainReplay:
     """As many observations as the user says, else as many as fit what the profile's caps leave."""
     if environment.stacked:
@@ -30,7 +30,7 @@ def make_replay(
     return PlainReplay(spec, memory_left(bundle), most=MOST_FRAMES)
 
 
-def _stacked(bundle: Bundle, options: TaskOptions) -> StackedReplay:
+def _stacked(bundle: Bundle, options: PlayerOptions) -> StackedReplay:
     frames, folder = options.replay_frames, options.replay_folder
     if folder is not None:
         if frames is None:
@@ -46,17 +46,11 @@ def _stacked(bundle: Bundle, options: TaskOptions) -> StackedReplay:
 
 def memory_left(bundle: Bundle) -> int:
     """Bytes for a replay: the profile's cap without what training and playing take."""
-    profile = bundle.manifest["profile"]
-    try:
-        training = int(bundle.manifest["measured"]["peak_bytes"])
-    except (KeyError, TypeError, ValueError):
-        raise TaskError(
-            f"the manifest of {bundle.folder} does not say how much memory training takes."
-        ) from None
-    left = int(profile["memory_cap_mib"] * 2**20) - training - PLAYER_BYTES
+    profile, training = bundle.manifest.profile, bundle.measured.peak_bytes
+    left = profile.memory_cap_mib * 2**20 - training - PLAYER_BYTES
     if left < LEAST_REPLAY_BYTES:
         raise TaskError(
-            f"profile {profile['name']} allows {profile['memory_cap_mib']} MiB, of which training "
+            f"profile {profile.name} allows {profile.memory_cap_mib} MiB, of which training "
             f"takes {training / 2**20:.0f} MiB and playing {PLAYER_BYTES / 2**20:.0f} MiB, so no "
             "memory is left for a replay; take a smaller branch or a profile that allows more."
         )
@@ -65,12 +59,12 @@ def memory_left(bundle: Bundle) -> int:
 
 def storage_left(bundle: Bundle) -> int:
     """Bytes for a replay on disk: the profile's cap without the bundle and its checkpoints."""
-    profile = bundle.manifest["profile"]
+    profile = bundle.manifest.profile
     taken = stored_bytes(bundle.manifest)
-    left = int(profile["storage_cap_mib"] * 2**20) - taken
+    left = profile.storage_cap_mib * 2**20 - taken
     if left < LEAST_REPLAY_BYTES:
         raise TaskError(
-            f"profile {profile['name']} allows {profile['storage_cap_mib']} MiB of disk, of which "
+            f"profile {profile.name} allows {profile.storage_cap_mib} MiB of disk, of which "
             f"the bundle and its checkpoints take {taken / 2**20:.0f} MiB, so none is left for a "
             "replay; keep it in memory, or take a profile that allows more."
         )

@@ -24,10 +24,11 @@ from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Environment
 from firmware_sim.playing.options import DqnOptions, exploration
 from firmware_sim.playing.replay import Transitions
-from firmware_sim.tasks.state import arrays_digest, pack, unpack
-from firmware_sim.tasks.task import signature_for
-from firmware_sim.training.runtime import Array, Model
+from firmware_sim.tensor_spec import Array
+from firmware_sim.training.runtime import Model
 from firmware_sim.training.steps import take_batch
+from firmware_sim.training.task import signature_for
+from firmware_sim.training.task_state import arrays_digest, pack, unpack
 
 
 class Memory(Protocol):

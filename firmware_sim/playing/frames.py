@@ -32,7 +32,7 @@ from typing import Protocol
 
 import numpy as np
 
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 
 CHAIN = 8  # frames from a key to the next, at most
 STACK = 4  # frames that a player sees at once

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from firmware_sim.errors import TaskError
 
@@ -36,6 +37,26 @@ class DqnOptions:
         for name in ("first_exploration", "last_exploration", "test_exploration"):
             if not 0 <= getattr(self, name) <= 1:
                 raise TaskError(f"{name} is {getattr(self, name)}, which is not between 0 and 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlayerOptions:
+    """What a user may choose about a player; `None` leaves the choice to the game or the caps."""
+
+    seed: int = 0
+    game: str | None = None  # by default the task's usual one
+    sticky: float = 0.0  # probability that a game takes the last action again (the paper: 0)
+    # By default as many observations as the profile's caps allow (the paper: 100,000 on weak
+    # devices, 1,000,000 on powerful ones).
+    replay_frames: int | None = None
+    replay_folder: Path | None = None  # to keep the replay on disk
+    dqn: DqnOptions | None = None  # by default what is usual for the game
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise TaskError(f"the seed {self.seed} is not between 0 and 2⁶³ - 1.")
+        if not 0 <= self.sticky < 1:
+            raise TaskError(f"actions cannot be sticky with probability {self.sticky}.")
 
 
 CARTPOLE = DqnOptions(

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from firmware_sim.playing.replay import Transitions
-from firmware_sim.training.runtime import Array, TensorSpec
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 LEAST_ENTRIES = 4
 

@@ -10,12 +10,11 @@ from firmware_sim.errors import TaskError
 from firmware_sim.playing.budget import make_replay
 from firmware_sim.playing.dqn import DqnTask
 from firmware_sim.playing.environments.environment import Environment
-from firmware_sim.playing.options import usual_options
-from firmware_sim.tasks.task import TaskOptions, training_inputs
-from firmware_sim.training.steps import batch_size
+from firmware_sim.playing.options import PlayerOptions, usual_options
+from firmware_sim.tensor_spec import TensorSpec
 
 
-def make_player(task: str, bundle: Bundle, options: TaskOptions) -> DqnTask:
+def make_player(task: str, bundle: Bundle, options: PlayerOptions) -> DqnTask:
     # These load the device's tasks, of which this module is one.
     from firmware_sim.playing.environments import make_environment
     from firmware_sim.playing.environments.atari import AtariGame
@@ -33,7 +32,7 @@ def make_player(task: str, bundle: Bundle, options: TaskOptions) -> DqnTask:
     make = AtariGame if task == "atari" else make_environment
     environment = partial(make, game, sticky=options.sticky)
     with closing(environment(1)) as example:
-        _check_observation(game, example, bundle)
+        check_observation(game, example, bundle.training_inputs["obs"].of_one, bundle)
         return DqnTask(
             name=game,
             environment=environment,
@@ -61,20 +60,22 @@ def game_of(task: str, game: str | None) -> str:
             return game
 
 
-def _check_observation(game: str, environment: Environment, bundle: Bundle) -> None:
-    shown, taken = environment.observation, training_inputs(bundle)["obs"]
-    if (taken.shape[1:], taken.dtype) != (shown.shape, shown.dtype):
+def check_observation(
+    game: str, environment: Environment, taken: TensorSpec, bundle: Bundle
+) -> None:
+    """Raises `TaskError` unless the branch takes, without a batch, what the game shows."""
+    if taken != environment.observation:
         raise TaskError(
-            f"the game {game!r} shows {shown.dtype}{list(shown.shape)}; the bundle at "
-            f"{bundle.folder} takes {taken.dtype}{list(taken.shape[1:])}."
+            f"the game {game!r} shows {environment.observation}; the bundle at {bundle.folder} "
+            f"takes {taken}."
         )
 
 
 def _batch_size(task: str, bundle: Bundle) -> int:
-    inputs = training_inputs(bundle)
+    inputs = bundle.training_inputs
     if "obs" not in inputs:
         raise TaskError(
             f"the task {task} needs a bundle that learns by double Q-learning; "
             f"the one at {bundle.folder} trains on {', '.join(inputs)}."
         )
-    return batch_size(bundle)
+    return bundle.manifest.batch_size

@@ -34,7 +34,7 @@ from firmware_sim.playing.frames import (
     longest_changes,
     longest_key,
 )
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 
 MOST_FRAMES = 1_000_000  # the paper's replay on powerful devices
 ENTRY_BYTES = INDEX_BYTES + 1 + 2 + 4 + 1  # in memory: of the frame, behind, action, reward, done

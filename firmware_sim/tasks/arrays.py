@@ -11,7 +11,7 @@ import numpy as np
 
 from firmware_sim.errors import TaskError
 from firmware_sim.tasks.labelled import Examples
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 
 DIVIDED = ("x_train", "y_train", "x_test", "y_test")
 WHOLE = ("images", "labels")

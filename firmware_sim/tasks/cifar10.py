@@ -18,7 +18,7 @@ import numpy as np
 
 from firmware_sim.errors import TaskError
 from firmware_sim.tasks.labelled import Examples, own_numbers
-from firmware_sim.training.runtime import Array, TensorSpec
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 EXAMPLE = TensorSpec((32, 32, 3), np.dtype(np.uint8))
 CLASSES = 10

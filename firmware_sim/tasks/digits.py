@@ -8,7 +8,7 @@ import numpy as np
 
 from firmware_sim.tasks.arrays import read_arrays, read_examples
 from firmware_sim.tasks.labelled import Examples
-from firmware_sim.training.runtime import Array, TensorSpec
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 FILE = Path(__file__).parents[1] / "data" / "digits.npz"
 EXAMPLE = TensorSpec((8, 8, 1), np.dtype(np.uint8))

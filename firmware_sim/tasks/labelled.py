@@ -11,11 +11,11 @@ import numpy as np
 
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import TaskError
-from firmware_sim.tasks.state import arrays_digest, pack, unpack
 from firmware_sim.tasks.supervised import Batches, evaluate, train
-from firmware_sim.tasks.task import signature_for, training_inputs
-from firmware_sim.training.runtime import Array, Model, TensorSpec
-from firmware_sim.training.steps import batch_size
+from firmware_sim.tensor_spec import Array, TensorSpec
+from firmware_sim.training.runtime import Model
+from firmware_sim.training.task import signature_for
+from firmware_sim.training.task_state import arrays_digest, pack, unpack
 
 # All devices divide the same order among them, whatever their own seeds are.
 DIVISION_SEED = 0
@@ -78,7 +78,7 @@ class LabelledTask:
 
 def check_kind(task: str, bundle: Bundle, example: TensorSpec | None = None) -> TensorSpec:
     """Whether the bundle classifies examples like the task's; the answer is `x` of one step."""
-    inputs = training_inputs(bundle)
+    inputs = bundle.training_inputs
     if inputs.keys() != {"x", "y"} or inputs["y"].dtype != np.int32:
         raise TaskError(
             f"the task {task} needs a bundle that tells classes apart; "
@@ -86,12 +86,12 @@ def check_kind(task: str, bundle: Bundle, example: TensorSpec | None = None) -> 
             f"{', with numbers as y' if 'y' in inputs else ''}."
         )
     x = inputs["x"]
-    if example is not None and (x.shape[1:], x.dtype) != (example.shape, example.dtype):
+    if example is not None and x.of_one != example:
         raise TaskError(
-            f"the task {task} has examples of {example.dtype}{list(example.shape)}; the bundle at "
-            f"{bundle.folder} takes {x.dtype}{list(x.shape[1:])}."
+            f"the task {task} has examples of {example}; the bundle at {bundle.folder} "
+            f"takes {x.of_one}."
         )
-    return TensorSpec((batch_size(bundle), *x.shape[1:]), x.dtype)
+    return TensorSpec((bundle.manifest.batch_size, *x.shape[1:]), x.dtype)
 
 
 def check_examples(source: str, examples: Examples, x: TensorSpec) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from firmware_sim.errors import WrongInput
-from firmware_sim.training.runtime import Array, Model
+from firmware_sim.tensor_spec import Array
+from firmware_sim.training.runtime import Model
 from firmware_sim.training.steps import take_batch
 
 

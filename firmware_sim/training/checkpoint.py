@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from broker.durable import read_sealed, write_sealed
+from broker.durable import claim, read_sealed, write_sealed
 from broker.errors import WireError
 from broker.protocol.slice import Tensors
 from broker.protocol.wire import Array, below
@@ -38,23 +40,34 @@ class Residual:
     tensors: Tensors = field(default_factory=dict)
 
 
+def claim_state(folder: Path) -> BinaryIO:
+    """Returns the lock of a state folder; the folder is this process's until it is closed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = claim(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written ({error.strerror}).") from None
+    if lock is None:
+        raise CheckpointError(f"another device is using {folder}.")
+    return lock
+
+
 class Checkpoints:
-    """One device's state folder; `bundle` is the digest of the model that it belongs to.
+    """One device's state folder; `bundle` is the digest of the model that it belongs to."""
 
-    `residual` is written with every checkpoint, and restored from it.
-    """
-
-    def __init__(
-        self, folder: Path, *, device: str, bundle: str, residual: Residual | None = None
-    ) -> None:
+    def __init__(self, folder: Path, *, device: str, bundle: str) -> None:
         self.folder = folder
         self._path = folder / FILE
-        self._residual = residual or Residual()
         self._owner = {"device": device, "bundle": bundle}
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"{folder} cannot be written ({error.strerror}).") from None
+
+    @cached_property
+    def residual(self) -> Residual:
+        """It is written with every checkpoint, and restored by `load`."""
+        return Residual()
 
     def save(self, checkpoint: Checkpoint) -> None:
         fields = {
@@ -63,12 +76,12 @@ class Checkpoints:
             "run": checkpoint.run,
             "round": checkpoint.round,
             "steps_done": checkpoint.steps_done,
-            "residual_run": self._residual.run,
+            "residual_run": self.residual.run,
         }
         tensors: dict[str, Array] = {
             **{_LEARNER + name: value for name, value in checkpoint.learner.items()},
             **{_BASE + name: value for name, value in checkpoint.base.items()},
-            **{_RESIDUAL + name: value for name, value in self._residual.tensors.items()},
+            **{_RESIDUAL + name: value for name, value in self.residual.tensors.items()},
             _OUTBOX: np.frombuffer(checkpoint.outbox, np.uint8),
         }
         try:
@@ -97,10 +110,10 @@ class Checkpoints:
                 base=below(_BASE, envelope.tensors),
                 outbox=envelope.tensors[_OUTBOX].tobytes(),
             )
-            self._residual.run = fields["residual_run"]
+            self.residual.run = fields["residual_run"]
             # It outlives the checkpoint, whose tensors are views into one block: a copy lets go.
             kept = below(_RESIDUAL, envelope.tensors)
-            self._residual.tensors = {name: value.copy() for name, value in kept.items()}
+            self.residual.tensors = {name: value.copy() for name, value in kept.items()}
             return found
         except OSError as error:
             raise CheckpointError(f"{self._path} cannot be read ({error.strerror}).") from None

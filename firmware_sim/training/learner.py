@@ -8,8 +8,9 @@ import numpy as np
 
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.wire import below
-from firmware_sim.tasks.task import Task
-from firmware_sim.training.runtime import Array, Model
+from firmware_sim.tensor_spec import Array
+from firmware_sim.training.runtime import Model
+from firmware_sim.training.task import Task
 
 
 class Learner:

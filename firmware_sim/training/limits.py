@@ -14,11 +14,11 @@ import contextlib
 import ctypes
 import math
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from firmware_sim.bundle.manifest import Manifest, Tensor
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import BundleError, LimitError
 from firmware_sim.probe import memory_bytes, peak_memory_bytes
@@ -32,8 +32,8 @@ _LARGE_BLOCK = 128 * 2**10  # bytes; where glibc's own threshold begins
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Most that the device may take."""
+class Caps:
+    """The most memory and storage that the device may take."""
 
     memory_bytes: int
     storage_bytes: int
@@ -43,38 +43,39 @@ class Limits:
         return peak_memory_bytes() >= self.memory_bytes
 
 
-def limits_of(bundle: Bundle, memory_cap_mib: int | None = None) -> Limits:
+def caps_of(bundle: Bundle, memory_cap_mib: int | None = None) -> Caps:
     """The caps of the bundle's profile; the user may lower the one of memory."""
-    profile = bundle.manifest["profile"]
-    cap = profile["memory_cap_mib"]
+    profile = bundle.manifest.profile
+    cap = profile.memory_cap_mib
     if memory_cap_mib is not None and not 1 <= memory_cap_mib <= cap:
         raise LimitError(
             f"a memory cap of {memory_cap_mib} MiB is not between 1 MiB and the {cap} MiB "
-            f"of profile {profile['name']}."
+            f"of profile {profile.name}."
         )
-    limits = Limits((memory_cap_mib or cap) * MIB, profile["storage_cap_mib"] * MIB)
-    peak = (bundle.manifest.get("measured") or {}).get("peak_bytes", 0)
-    if peak >= limits.memory_bytes:
+    caps = Caps((memory_cap_mib or cap) * MIB, profile.storage_cap_mib * MIB)
+    measured = bundle.manifest.measured
+    if measured is not None and measured.peak_bytes >= caps.memory_bytes:
         raise LimitError(
-            f"the bundle at {bundle.folder} took {peak / MIB:.0f} MiB when it was exported, "
-            f"and the memory cap is {limits.memory_bytes // MIB} MiB."
+            f"the bundle at {bundle.folder} took {measured.peak_bytes / MIB:.0f} MiB when it was "
+            f"exported, and the memory cap is {caps.memory_bytes // MIB} MiB."
         )
-    return limits
+    return caps
 
 
 def check_profile(bundle: Bundle, name: str) -> None:
     """Refuses a bundle that was exported for another profile, or for what it was before."""
-    made_for, wanted = bundle.manifest["profile"], asdict(load_profile(name))
-    if made_for.get("name") != wanted["name"]:
+    made_for, wanted = bundle.manifest.profile, load_profile(name)
+    if made_for.name != wanted.name:
         raise BundleError(
-            f"the bundle at {bundle.folder} was exported for profile {made_for.get('name')}, "
-            f"not for {wanted['name']}."
+            f"the bundle at {bundle.folder} was exported for profile {made_for.name}, "
+            f"not for {wanted.name}."
         )
-    for key, value in wanted.items():
-        if made_for.get(key) != value:
+    was = asdict(made_for)
+    for key, value in asdict(wanted).items():
+        if was[key] != value:
             raise BundleError(
                 f"profile {name} has changed since the bundle at {bundle.folder} was exported "
-                f"({key} was {made_for.get(key)!r} and is {value!r}); export it again."
+                f"({key} was {was[key]!r} and is {value!r}); export it again."
             )
 
 
@@ -91,9 +92,9 @@ def return_freed_memory() -> None:
         set_option(_M_ARENA_MAX, 1)
 
 
-def limit_data(limits: Limits) -> int:
+def limit_data(caps: Caps) -> int:
     """Sets the hard limit of this process and its children to come; answers it, in bytes."""
-    left = max(0, limits.memory_bytes - memory_bytes("VmRSS"))
+    left = max(0, caps.memory_bytes - memory_bytes("VmRSS"))
     wanted = memory_bytes("VmData") + left + HEADROOM_BYTES
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     if most != resource.RLIM_INFINITY:
@@ -102,27 +103,27 @@ def limit_data(limits: Limits) -> int:
     return wanted
 
 
-def check_storage(bundle: Bundle, state: Path, limits: Limits) -> None:
+def check_storage(bundle: Bundle, state: Path, caps: Caps) -> None:
     """Whether the bundle and what the device keeps in `state` fit into the cap of storage."""
     needed = stored_bytes(bundle.manifest)
-    if needed > limits.storage_bytes:
+    if needed > caps.storage_bytes:
         raise LimitError(
             f"the bundle and its checkpoint in {state} take {needed / MIB:.1f} MiB, and profile "
-            f"{bundle.manifest['profile']['name']} allows {limits.storage_bytes / MIB:.0f} MiB."
+            f"{bundle.manifest.profile.name} allows {caps.storage_bytes / MIB:.0f} MiB."
         )
 
 
-def stored_bytes(manifest: Mapping[str, Any]) -> int:
+def stored_bytes(manifest: Manifest) -> int:
     """Most that is on disk: the bundle, and the checkpoint twice while it is replaced.
 
     A checkpoint holds the state, θ_shared that a round began with, what rounding of updates has
     left over, and an update.
     """
-    files = sum(int(entry["bytes"]) for entry in manifest["files"].values())
-    state = _float32_bytes(manifest["tensors"])
-    shared = _float32_bytes([t for t in manifest["tensors"] if t["shared"]])
+    files = sum(entry.bytes for entry in manifest.files.values())
+    state = _float32_bytes(manifest.tensors)
+    shared = _float32_bytes(t for t in manifest.tensors if t.shared)
     return files + 2 * (state + 3 * shared + _FILE_OVERHEAD)
 
 
-def _float32_bytes(tensors: list[dict[str, Any]]) -> int:
-    return sum(4 * math.prod(tensor["shape"]) for tensor in tensors)
+def _float32_bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(4 * math.prod(tensor.shape) for tensor in tensors)

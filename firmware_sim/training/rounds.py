@@ -6,12 +6,11 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from broker.log import Log
 from broker.protocol.slice import Tensors
 from firmware_sim.errors import CapReached, Diverged, Stopped
-from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
+from firmware_sim.training.checkpoint import Checkpoint, Checkpoints, Residual
 from firmware_sim.training.learner import Learner
 
 
@@ -47,6 +46,11 @@ class Rounds:
         self._alive = alive  # hears, step by step, that the work goes on
         self._stopping: type[Stopped] | None = None
 
+    @property
+    def residual(self) -> Residual:
+        """What rounding kept back of the updates so far; it is part of every checkpoint."""
+        return self._checkpoints.residual
+
     def stop(self) -> None:
         """May be called from a signal handler."""
         self._stopping = Stopped
@@ -54,10 +58,8 @@ class Rounds:
     def check_stop(self) -> None:
         """To be called by whoever waits between rounds, often."""
         self._alive()
-        if self._stopping is CapReached:
-            raise cap_reached(self._checkpoints.folder)
         if self._stopping:
-            raise stopped(self._checkpoints.folder)
+            raise self._stopping.keeping(self._checkpoints.folder)
 
     def resume(self) -> Checkpoint | None:
         """Restores what a predecessor left, if there was one."""
@@ -101,8 +103,8 @@ class Rounds:
                 saved = now
         taken = done - first
         mean = total / taken
-        seconds = self._clock() - begin
-        self._log.event("trained", round=round, steps=taken, loss=mean, seconds=round_(seconds))
+        seconds = float(f"{self._clock() - begin:.3f}")  # milliseconds are enough
+        self._log.event("trained", round=round, steps=taken, loss=mean, seconds=seconds)
         return mean
 
     def save(
@@ -129,16 +131,6 @@ class Rounds:
         return scores
 
 
-def stopped(folder: Path) -> Stopped:
-    return Stopped(f"stopped; {folder} keeps everything, the same command goes on")
-
-
-def cap_reached(folder: Path) -> CapReached:
-    return CapReached(
-        f"the memory cap is reached; {folder} keeps the last checkpoint, "
-        "and a bundle exported with a lower memory_cap_mib needs less."
-    )
-
-
-def round_(seconds: float) -> float:
-    return float(f"{seconds:.3f}")
+def mini_batches(steps: int, rate: float) -> int:
+    """Returns the number of mini-batches that a device trains of a full round of `steps`."""
+    return max(1, round(steps * rate))

@@ -6,31 +6,21 @@ import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import RuntimeUnavailable, WrongInput
-
-Array = npt.NDArray[Any]
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 # In order of preference: the maintained one first.
 RUNTIMES = {
     "ai-edge-litert": "ai_edge_litert.interpreter",
     "tflite-runtime": "tflite_runtime.interpreter",
 }
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Shape and type of one input of a signature."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 def installed_runtimes() -> tuple[str, ...]:
@@ -57,6 +47,15 @@ def choose_runtime(wanted: str | None = None) -> str:
             f"here there is {', '.join(installed) or 'none'}."
         )
     return wanted
+
+
+def runtime_for(bundle: Bundle, wanted: str | None = None) -> str:
+    """Returns the wanted runtime, or by default the one that the bundle was made for.
+
+    If that one is not installed, it is the preferred one that is.
+    """
+    made_for = bundle.manifest.profile.runtime
+    return choose_runtime(wanted or (made_for if made_for in installed_runtimes() else None))
 
 
 def runtime_version(name: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import WrongInput
-from firmware_sim.training.runtime import Array, Model
+from firmware_sim.tensor_spec import Array
+from firmware_sim.training.runtime import Model
 
 
 def take_batch(model: Model, signature: str, **batch: Array) -> float:
@@ -26,9 +26,3 @@ def take_batch(model: Model, signature: str, **batch: Array) -> float:
     if in_parts:
         model.call("step")
     return sum(losses) / len(losses)
-
-
-def batch_size(bundle: Bundle) -> int:
-    """How many samples make one step; the model may take them in several micro-batches."""
-    size: int = bundle.manifest["batch_size"]
-    return size

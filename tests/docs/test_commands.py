@@ -13,7 +13,7 @@ import typer.main
 
 from broker.aggregator import __main__ as aggregator
 from broker.aggregator.options import arguments as aggregator_arguments
-from firmware_sim.device import __main__ as device
+from firmware_sim.device import options as device
 from tests.docs.pages import ROOT, Pages, StartSession
 from toolkit.commands.cli import app
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +18,13 @@ import pytest
 
 from broker.brokers.mosquitto_process import Mosquitto
 from broker.log import Log
-from broker.protocol.messages import DeviceState, Update, from_bytes, to_bytes
+from broker.protocol.messages import Update, from_bytes
 from broker.protocol.slice import Slice, Tensors
 from broker.transport.address import Address
 from broker.transport.channel import Channel
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Will
-from firmware_sim.device.agent import Agent
+from firmware_sim.device.build import make_agent
 from firmware_sim.errors import Stopped
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 from firmware_sim.training.rounds import Plan, Rounds
@@ -106,24 +106,23 @@ class ScriptedDevice:
         log = Log(self.log, as_json=True)
         plan = Plan(steps=1, resend_seconds=resend_seconds)
         self._rounds = Rounds(self.learner, self._checkpoints, plan, log)  # type: ignore[arg-type]
-        transport = MqttTransport(
-            broker,
-            client_id=TOPICS.client_id(name),
-            subscriptions=TOPICS.of_device(name),
-            will=Will(TOPICS.state(name), to_bytes(DeviceState(device=name, online=False))),
-        )
-        self._channel = Channel(
-            transport, limit=LARGEST, part_bytes=part_bytes, held_limit=2 * LARGEST
-        )
-        self._agent = Agent(
-            device=name,
-            shared=shared,
-            rounds=self._rounds,
-            channel=self._channel,
+
+        def open_channel(
+            *, client_id: str, subscriptions: Sequence[str], will: Will | None, limit: int
+        ) -> Channel:
+            transport = MqttTransport(
+                broker, client_id=client_id, subscriptions=subscriptions, will=will
+            )
+            return Channel(transport, limit=limit, part_bytes=part_bytes, held_limit=2 * LARGEST)
+
+        self._agent = make_agent(
+            name,
+            self._rounds,
+            shared,
             topics=TOPICS,
+            open_channel=open_channel,
             limit=LARGEST,
             log=log,
-            about={},
         )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._result: Future[dict[str, float]] = self._pool.submit(self._agent.run)
@@ -145,7 +144,7 @@ class ScriptedDevice:
         if not isinstance(self._result.exception(PATIENCE), Stopped | None):
             sys.stderr.write(self.log.getvalue())
         self._agent.leave()
-        self._channel.close()
+        self._agent.close()
         self._pool.shutdown()
 
 

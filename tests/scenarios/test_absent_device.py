@@ -17,7 +17,6 @@ from broker.protocol.messages import DeviceState, Reason, Shared, Update, Verdic
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import Topics
 from firmware_sim.bundle.reader import SLICE, Bundle
-from firmware_sim.device.__main__ import shared_slice
 from tests.harness.arithmetic import assert_same, replay
 from tests.harness.metrics import read_metrics
 from tests.harness.programs import Programs
@@ -35,7 +34,7 @@ def bundle(bundles: dict[str, Bundle]) -> Bundle:
 
 @pytest.fixture
 def shared(bundle: Bundle) -> Slice:
-    return shared_slice(bundle)
+    return bundle.manifest.shared
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from broker.aggregator.slice_file import read_slice
 from broker.protocol.messages import DeviceState, Shared, Update, Verdict
 from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
-from firmware_sim.bundle.reader import MODEL, SLICE, Bundle
-from firmware_sim.device.__main__ import shared_slice
+from firmware_sim.bundle.reader import SLICE, Bundle
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 from profiles.errors import INTERRUPTED
 from tests.harness.arithmetic import assert_same, replay
@@ -143,7 +142,7 @@ def test_stopped_while_others_go_on_asynchronously(
         watcher,
         topics,
         tmp_path,
-        lambda: scripted("other", shared_slice(bundles["weak"]), pace=turns.acquire),
+        lambda: scripted("other", bundles["weak"].manifest.shared, pace=turns.acquire),
         merges - 1,
     )
     turns.release()
@@ -169,7 +168,7 @@ def stop_and_go_on(
         return programs.device("pi", bundle, "--steps", str(steps), "--resend-seconds", "1")
 
     def kept() -> Checkpoint:
-        digest = bundle.manifest["files"][MODEL]["sha256"]
+        digest = bundle.model_digest
         checkpoint = Checkpoints(folder / "pi", device="pi", bundle=digest).load()
         assert checkpoint is not None
         return checkpoint

@@ -64,12 +64,12 @@ def test_devices_have_the_last_shared_before_the_broker_goes(
         assert [e["round"] for e in device.history("finished")] == [ROUNDS]
         scores = json.loads(device.log.with_suffix(".out").read_text())
         assert scores.keys() == {"loss", "accuracy"}
-        digest = bundles[name].manifest["files"]["model.tflite"]["sha256"]
+        digest = bundles[name].model_digest
         checkpoint = Checkpoints(tmp_path / name, device=name, bundle=digest).load()
         assert checkpoint is not None
         assert checkpoint.round == ROUNDS
         kept[name] = below("model/", checkpoint.learner)
-    shared = [t["name"] for t in bundles["weak"].manifest["tensors"] if t["shared"]]
+    shared = [t.name for t in bundles["weak"].manifest.shared.tensors]
     assert len(shared) >= 2
     for name in shared:
         np.testing.assert_array_equal(kept["weak"][name], kept["powerful"][name])

@@ -254,7 +254,7 @@ def test_a_slice_that_the_fleet_does_not_know(
     said = "error: the aggregator refused this device: the device shares tensor '(.*)', which"
     found = re.fullmatch(f"{said} the fleet does not know.", last)
     assert found is not None, last
-    assert found[1] in {t["name"] for t in bundles["weak"].manifest["tensors"] if t["shared"]}
+    assert found[1] in {t.name for t in bundles["weak"].manifest.shared.tensors}
     assert "Traceback" not in device.log.read_text()
     refused = aggregator.wait_for("refused", device="pi-1")
     assert refused["reason"] == "wrong-fingerprint"

@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from broker.protocol.messages import Shared, Update
 from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
-from firmware_sim.bundle.reader import MODEL, SLICE, Bundle
+from firmware_sim.bundle.reader import SLICE, Bundle
 from firmware_sim.training.checkpoint import Checkpoints
 from tests.harness.arithmetic import assert_same, replay
 from tests.harness.programs import Programs
@@ -79,7 +79,7 @@ def check_ends(
         assert (retained.round, retained.last) == (merges, True)
         assert_same(retained.tensors, expected)
         for name, (profile, _) in DEVICES.items():
-            digest = bundles[profile].manifest["files"][MODEL]["sha256"]
+            digest = bundles[profile].model_digest
             kept = Checkpoints(tmp_path / name, device=name, bundle=digest).load()
             assert kept is not None
             assert kept.round == merges

@@ -19,7 +19,6 @@ from broker.brokers.mosquitto_process import Mosquitto
 from broker.durable import read_sealed
 from broker.protocol.wire import below
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.training.checkpoint import Checkpoints
 from tests.harness.waiting import wait_until
 from toolkit.fleet.processes import Child, stopping
@@ -115,12 +114,12 @@ def test_a_device_runs_from_its_pack(
         aggregator.check()
 
     (folder,) = state.glob("model-*")
-    digest = bundle.manifest["files"]["model.tflite"]["sha256"]
+    digest = bundle.model_digest
     checkpoint = Checkpoints(folder, device="pi-1", bundle=digest).load()
     assert checkpoint is not None
     values = below("model/", checkpoint.learner)
     merged = read_sealed(tmp_path / "aggregator" / SNAPSHOT, "snapshot").tensors
-    for tensor in shared_slice(bundle).tensors:
+    for tensor in bundle.manifest.shared.tensors:
         np.testing.assert_array_equal(values[tensor.name], merged[f"shared/{tensor.name}"])
     secret = (own / "password").read_text(encoding="utf-8").strip()
     for log in tmp_path.glob("*.jsonl"):

@@ -20,7 +20,6 @@ import pytest
 from broker.brokers.mosquitto_process import Mosquitto
 from broker.protocol.wire import below
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.device.__main__ import shared_slice
 from firmware_sim.training.checkpoint import Checkpoints
 from toolkit.provisioning.fleet import Provisioned, provision
 
@@ -84,10 +83,10 @@ def test_a_provisioned_fleet_learns(
 
 def theta(state: Path, device: str, bundle: Bundle) -> dict[str, Any]:
     """θ_shared in a device's checkpoint."""
-    digest = bundle.manifest["files"]["model.tflite"]["sha256"]
+    digest = bundle.model_digest
     checkpoint = Checkpoints(state, device=device, bundle=digest).load()
     assert checkpoint is not None
-    shared = {tensor.name for tensor in shared_slice(bundle).tensors}
+    shared = {tensor.name for tensor in bundle.manifest.shared.tensors}
     return {n: v for n, v in below("model/", checkpoint.learner).items() if n in shared}
 
 

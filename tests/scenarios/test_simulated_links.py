@@ -12,7 +12,7 @@ import pytest
 
 from broker.protocol.messages import Shared
 from broker.protocol.topics import Topics
-from firmware_sim.bundle.reader import MODEL, SLICE, Bundle
+from firmware_sim.bundle.reader import SLICE, Bundle
 from firmware_sim.training.checkpoint import Checkpoints
 from tests.harness.arithmetic import assert_same
 from tests.harness.programs import Programs
@@ -49,9 +49,9 @@ def test_a_fleet_finishes_over_links_that_lose_packets(
 
     last = watcher.wait_for(Shared, topics.shared, lambda shared: shared.last)
     for profile, bundle in bundles.items():
-        digest = bundle.manifest["files"][MODEL]["sha256"]
+        digest = bundle.model_digest
         kept = Checkpoints(tmp_path / profile, device=profile, bundle=digest).load()
         assert kept is not None
-        own = {t["name"] for t in bundle.manifest["tensors"] if t["shared"]}
+        own = {t.name for t in bundle.manifest.shared.tensors}
         theta = {name: last.tensors[name] for name in own}
         assert_same({name: kept.learner[f"model/{name}"] for name in own}, theta)

@@ -82,8 +82,8 @@ def test_a_device_keeps_within_its_cap(entry: Entry, tmp_path: Path) -> None:
     profile = smallest_profile_for(entry[1])
     keras.utils.set_random_seed(0)
     bundle = export(zoo.build(*entry), profile, tmp_path / "bundle")
-    measured = bundle.manifest["measured"]["peak_bytes"]
-    assert bundle.manifest["estimated"]["peak_bytes"] == pytest.approx(measured, rel=0.15)
+    measured = bundle.measured.peak_bytes
+    assert bundle.manifest.estimated["peak_bytes"] == pytest.approx(measured, rel=0.15)
 
     own = [*data_of(entry[0], tmp_path), "--state", tmp_path / "state", "--profile", profile.name]
     own += ["--steps", "2", "--evaluate-every", "9"]

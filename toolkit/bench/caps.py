@@ -23,7 +23,6 @@ from broker.protocol.messages import Shared, Update, to_bytes
 from broker.protocol.quantisation import encode_tensors
 from broker.protocol.slice import Slice
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.device.__main__ import shared_slice
 from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.branch.counting import count
@@ -100,15 +99,14 @@ def _row(
         return replace(known, refused=str(error))
     progress(f"{label}: a device under its cap")
     peak, scores = _run_device(bundle, task, noise, work)
-    manifest = bundle.manifest
-    up, down = message_bytes(shared_slice(bundle), profile.update_quantisation)
+    up, down = message_bytes(bundle.manifest.shared, profile.update_quantisation)
     return replace(
         known,
-        estimated=manifest["estimated"]["peak_bytes"],
-        measured=manifest["measured"]["peak_bytes"],
+        estimated=bundle.manifest.estimated["peak_bytes"],
+        measured=bundle.measured.peak_bytes,
         device=peak,
-        micro_batch=manifest["micro_batch_size"],
-        step_seconds=manifest["measured"]["step_seconds"],
+        micro_batch=bundle.manifest.micro_batch_size,
+        step_seconds=bundle.measured.step_seconds,
         up=up,
         down=down,
         homogeneous=4 * count(zoo.build(task, "lightweight", topology)).parameters,

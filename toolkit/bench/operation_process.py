@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from firmware_sim.probe import random_input
-from firmware_sim.training.runtime import RUNTIMES, TensorSpec
+from firmware_sim.tensor_spec import TensorSpec
+from firmware_sim.training.runtime import RUNTIMES
 
 ENOUGH_SECONDS = 0.02  # of work for each
 LEAST_RUNS, MOST_RUNS = 5, 200

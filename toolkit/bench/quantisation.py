@@ -26,15 +26,11 @@ from broker.protocol.topics import AGGREGATOR, Topics
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.transport import Will
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.device.__main__ import runtime_for, shared_slice
-from firmware_sim.device.compression import Compression
+from firmware_sim.device.build import make_rounds
 from firmware_sim.tasks.cifar10 import read_cifar10
 from firmware_sim.tasks.digits import read_digits
 from firmware_sim.tasks.labelled import Examples, LabelledTask, own_share
-from firmware_sim.training.checkpoint import Checkpoints, Residual
-from firmware_sim.training.learner import Learner
-from firmware_sim.training.rounds import Plan, Rounds
-from firmware_sim.training.runtime import Model
+from firmware_sim.training.rounds import Plan
 from profiles import load_profile
 from toolkit import zoo
 from toolkit.branch.learning import Supervised
@@ -157,12 +153,11 @@ def _run_fleet(
             task = LabelledTask(
                 own_share(examples, SHARES[name]), batch=load_profile(name).batch_size, seed=seed
             )
-            model = Model(bundle.model, runtime=runtime_for(bundle, None), threads=1)
-            shared, residual = shared_slice(bundle), Residual()
-            checkpoints = Checkpoints(folder / name, device=name, bundle=BENCH, residual=residual)
             plan = Plan(steps, evaluate_every=rounds + 1, resend_seconds=NEVER)
-            trained = Rounds(Learner(model, task, shared), checkpoints, plan, log)
-            members.append(Member(name, trained, shared, log, Compression(encoding, residual)))
+            trained = make_rounds(
+                bundle, task, device=name, state=folder / name, plan=plan, log=log, threads=1
+            )
+            members.append(Member(name, trained, bundle.manifest.shared, log, encoding))
         fleet = Fleet(BENCH, members, known, start, rounds, folder / AGGREGATOR, log)
         scores = run_fleet(fleet, _counting(sent))
     return {name: Outcome(scores[name]["accuracy"], sent[name] / rounds) for name in bundles}

@@ -28,7 +28,7 @@ from firmware_sim.playing.environments.atari import AtariGame
 from firmware_sim.playing.frames import CHUNK, STACK, Frames, MemoryArena
 from firmware_sim.playing.options import DqnOptions
 from firmware_sim.playing.replay import bytes_for
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 from toolkit.fresh_process import report_of
 
 GAMES = ("breakout", "beam_rider", "space_invaders")

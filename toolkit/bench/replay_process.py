@@ -16,22 +16,21 @@ from typing import Any
 
 import numpy as np
 
+import firmware_sim.device.build  # noqa: F401  what a device loads counts too
 from firmware_sim.bundle.reader import open_bundle
-from firmware_sim.device.__main__ import runtime_for  # with all that a device imports
-from firmware_sim.playing.options import DqnOptions
+from firmware_sim.playing.options import DqnOptions, PlayerOptions
 from firmware_sim.playing.player import make_player
 from firmware_sim.playing.replay import StackedReplay
 from firmware_sim.probe import peak_memory_bytes
-from firmware_sim.tasks.task import TaskOptions
-from firmware_sim.training.runtime import Model
+from firmware_sim.training.runtime import Model, runtime_for
 
 BATCH = 32
 
 
 def main(bundle: Path, game: str, steps: int, batches: int, folder: Path | None) -> dict[str, Any]:
     opened = open_bundle(bundle)
-    model = Model(opened.model, runtime=runtime_for(opened, None), threads=1)
-    options = TaskOptions(
+    model = Model(opened.model, runtime=runtime_for(opened), threads=1)
+    options = PlayerOptions(
         game=game,
         replay_frames=2 * steps,
         replay_folder=folder,

@@ -24,7 +24,7 @@ import tensorflow as tf
 from firmware_sim.playing.environments import make_environment
 from firmware_sim.playing.player import game_of
 from firmware_sim.probe import peak_memory_bytes
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 from toolkit import zoo
 from toolkit.bench.reference import Reference, keras_optimizer
 from toolkit.bench.rl_timing import bench_options, timed

@@ -17,16 +17,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import firmware_sim.device.build  # noqa: F401  what a device loads counts too
 from firmware_sim.bundle.reader import open_bundle
-from firmware_sim.device.__main__ import runtime_for  # with all that a device imports
 from firmware_sim.playing.budget import make_replay
 from firmware_sim.playing.dqn import DqnTask
 from firmware_sim.playing.environments import make_environment
+from firmware_sim.playing.options import PlayerOptions
 from firmware_sim.playing.player import game_of
 from firmware_sim.probe import peak_memory_bytes
-from firmware_sim.tasks.task import TaskOptions
-from firmware_sim.training.runtime import Array, Model
-from firmware_sim.training.steps import batch_size
+from firmware_sim.tensor_spec import Array
+from firmware_sim.training.runtime import Model, runtime_for
 from toolkit.bench.rl_timing import bench_options, timed
 
 PARTS = {"infer": "act", "train": "train", "accumulate": "train", "step": "train"}
@@ -74,11 +74,11 @@ def main(
 ) -> dict[str, Any]:
     bundle = open_bundle(folder)
     watch = Watch()
-    model = WatchedModel(bundle.model, runtime=runtime_for(bundle, None), threads=threads)
+    model = WatchedModel(bundle.model, runtime=runtime_for(bundle), threads=threads)
     model.watch = watch
     name = game_of(task, game)
     example = make_environment(name, 1)
-    options = TaskOptions(game=game, replay_frames=2 * (warm_up + 3 * steps))
+    options = PlayerOptions(game=game, replay_frames=2 * (warm_up + 3 * steps))
     player = DqnTask(
         name=name,
         environment=lambda most: watch.over(
@@ -87,7 +87,7 @@ def main(
         replay=lambda: watch.over(
             make_replay(bundle, options, example), "replay", "begin", "add", "sample"
         ),
-        batch=batch_size(bundle),
+        batch=bundle.manifest.batch_size,
         options=bench_options(name, warm_up),
         seed=0,
     )

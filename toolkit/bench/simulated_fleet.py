@@ -6,7 +6,7 @@ import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -19,18 +19,17 @@ from onnx import helper, numpy_helper
 
 from broker.aggregator.slice_file import read_slice
 from broker.log import Log
-from broker.protocol.messages import DeviceState, to_bytes
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import Topics
 from broker.transport.address import Address
 from broker.transport.channel import Channel
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Will
-from firmware_sim.device.agent import Agent
+from firmware_sim.device.build import make_agent
+from firmware_sim.tensor_spec import Array
 from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
-from firmware_sim.training.runtime import Array
 from toolkit.fleet.processes import Child, stopping
 
 _LIMIT = 64 * 2**20  # bytes of a message
@@ -142,34 +141,29 @@ def write_slice(file: Path, shapes: Shapes) -> None:
 def _live(
     device: str, learner: SimulatedLearner, shared: Slice, broker: Address, folder: Path
 ) -> None:
-    topics = Topics(folder.name)
-    gone = to_bytes(DeviceState(device=device, online=False))
-    transport = MqttTransport(
-        broker,
-        client_id=topics.client_id(device),
-        subscriptions=topics.of_device(device),
-        will=Will(topics.state(device), gone),
-    )
-    channel = Channel(transport, limit=_LIMIT, held_limit=_LIMIT)
-    with (
-        (folder / f"{device}.jsonl").open("w") as stream,
-        contextlib.closing(channel),
-    ):
+    def open_channel(
+        *, client_id: str, subscriptions: Sequence[str], will: Will | None, limit: int
+    ) -> Channel:
+        transport = MqttTransport(
+            broker, client_id=client_id, subscriptions=subscriptions, will=will
+        )
+        return Channel(transport, limit=limit, held_limit=limit)
+
+    with (folder / f"{device}.jsonl").open("w") as stream:
         log = Log(stream)
         checkpoints = Checkpoints(folder / device, device=device, bundle="simulated")
-        rounds = Rounds(learner, checkpoints, Plan(steps=1), log)
-        agent = Agent(
-            device=device,
-            shared=shared,
-            rounds=rounds,
-            channel=channel,
-            topics=topics,
+        agent = make_agent(
+            device,
+            Rounds(learner, checkpoints, Plan(steps=1), log),
+            shared,
+            topics=Topics(folder.name),
+            open_channel=open_channel,
             limit=_LIMIT,
             log=log,
-            about={},
         )
-        agent.run()
-        agent.leave()
+        with contextlib.closing(agent):
+            agent.run()
+            agent.leave()
 
 
 def _watch(aggregator: Child, rounds: int) -> tuple[list[dict[str, Any]], list[int], int]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from firmware_sim.probe import peak_memory_bytes, random_input
-from firmware_sim.training.runtime import Array, TensorSpec
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 Batch = dict[str, Array]
 

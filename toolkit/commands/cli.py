@@ -173,22 +173,20 @@ def export(
             tune=tune,
         )
     if as_json:
-        typer.echo(json.dumps({"bundle": str(target), **bundle.manifest}, indent=2))
+        typer.echo(json.dumps({"bundle": str(target), **bundle.manifest.to_json()}, indent=2))
         return
-    measured = bundle.manifest["measured"]
-    estimated = bundle.manifest["estimated"]["peak_bytes"]
-    sizes = ", ".join(
-        f"{n} {e['bytes'] / 1e3:,.0f} kB" for n, e in bundle.manifest["files"].items()
-    )
+    manifest, measured = bundle.manifest, bundle.measured
+    estimated = manifest.estimated["peak_bytes"]
+    sizes = ", ".join(f"{n} {e.bytes / 1e3:,.0f} kB" for n, e in manifest.files.items())
     typer.echo(f"{target}: {branch.name}; {sizes}")
     typer.echo(
-        f"a device takes {measured['peak_bytes'] / 2**20:.0f} MiB of the profile's "
+        f"a device takes {measured.peak_bytes / 2**20:.0f} MiB of the profile's "
         f"{chosen.memory_cap_mib} MiB (estimated: {estimated / 2**20:.0f} MiB) in micro-batches of "
-        f"{bundle.manifest['micro_batch_size']}; {measured['step_seconds'] * 1e3:.1f} ms a step of "
-        f"{chosen.batch_size} ({measured['runtime']}, {measured['threads']} thread(s))"
+        f"{manifest.micro_batch_size}; {measured.step_seconds * 1e3:.1f} ms a step of "
+        f"{chosen.batch_size} ({measured.runtime}, {measured.threads} thread(s))"
     )
     if tune:
-        source = bundle.manifest["tuning"]["source"]
+        source = manifest.tuning["source"]
         typer.echo(f"of the shipped and the measured tuning, the {source} one was kept")
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
 from broker.aggregator.slice_file import read_slice
-from firmware_sim.bundle.reader import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
+from firmware_sim.bundle.manifest import Manifest
+from firmware_sim.bundle.reader import (
+    INFER,
+    MODEL,
+    SLICE,
+    Bundle,
+    open_bundle,
+    write_manifest,
+)
 from firmware_sim.training.limits import MIB, stored_bytes
 from profiles import Profile
 from toolkit.branch.branch import Branch
@@ -96,19 +103,19 @@ def export(
             shared=shared,
             calibration=calibration.source,
             measured=trial.measured,
-            estimated=asdict(estimate_memory(trial.module, trial.model, profile.runtime)),
+            estimated=estimate_memory(trial.module, trial.model, profile.runtime),
             folder=folder,
         )
         check_storage(manifest)
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        write_manifest(folder, manifest)
     return open_bundle(target)
 
 
-def check_storage(manifest: dict[str, Any]) -> None:
+def check_storage(manifest: Manifest) -> None:
     """Refuses a bundle that the device could not keep together with its checkpoint."""
-    needed, cap = stored_bytes(manifest) / MIB, manifest["profile"]["storage_cap_mib"]
+    needed, cap = stored_bytes(manifest) / MIB, manifest.profile.storage_cap_mib
     if needed > cap:
         raise ExportError(
             f"the bundle and a checkpoint take {needed:.1f} MiB on disk, and profile "
-            f"{manifest['profile']['name']} allows {cap} MiB; a smaller branch would fit."
+            f"{manifest.profile.name} allows {cap} MiB; a smaller branch would fit."
         )

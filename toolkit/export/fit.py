@@ -18,6 +18,7 @@ from typing import Any
 import keras
 from rich.table import Table
 
+from firmware_sim.bundle.manifest import Measured
 from firmware_sim.training.limits import MIB, stored_bytes
 from profiles import Profile
 from toolkit.branch.branch import Branch
@@ -276,16 +277,15 @@ class _Tries:
             bundle = export(branch, self._profile, Path(folder) / "bundle")
             beside = stored_bytes(bundle.manifest) - bundle.model.stat().st_size
 
-            def fits(micro_batch: int, measured: dict[str, Any]) -> bool:
-                peak: int = measured["peak_bytes"]
+            def fits(micro_batch: int, measured: Measured) -> bool:
                 found[micro_batch] = replace(
                     counted,
-                    peak_bytes=peak,
+                    peak_bytes=measured.peak_bytes,
                     stored_bytes=beside + bundle.model.stat().st_size,
-                    step_seconds=measured["step_seconds"],
+                    step_seconds=measured.step_seconds,
                     micro_batch=micro_batch,
                 )
-                return peak <= self.limits.memory_bytes
+                return measured.peak_bytes <= self.limits.memory_bytes
 
             def attempt(micro_batch: int) -> bool:
                 tuning = shipped(self._profile.runtime)
@@ -293,7 +293,7 @@ class _Tries:
                 return fits(micro_batch, trial.measured)
 
             batch = self._profile.batch_size
-            if fits(batch, bundle.manifest["measured"]):
+            if fits(batch, bundle.measured):
                 return found[batch]
             return found[largest_micro_batch(batch, attempt) or min(found)]
 

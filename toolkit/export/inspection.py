@@ -14,7 +14,7 @@ from firmware_sim.bundle.reader import Bundle
 def inspect_bundle(bundle: Bundle) -> dict[str, Any]:
     """The manifest, with the operations of each signature of both models beside it."""
     return {
-        **bundle.manifest,
+        **bundle.manifest.to_json(),
         "operations": {
             file.name: operations(file.read_bytes()) for file in (bundle.model, bundle.infer)
         },

@@ -1,4 +1,4 @@
-"""`manifest.json`: what a bundle holds and how it came about."""
+"""Describes a bundle that is being written: the branch, its training module and the files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from broker.protocol.slice import Slice
-from firmware_sim.bundle.reader import FILES, FORMAT, file_digest
+from firmware_sim.bundle.manifest import BranchFacts, BranchInput, Manifest, Measured, Tensor
+from firmware_sim.bundle.reader import FILES, file_entry
+from firmware_sim.tensor_spec import TensorSpec
 from profiles import Profile
 from toolkit.branch.branch import Branch
 from toolkit.branch.counting import Counts
 from toolkit.branch.learning import DoubleQ
+from toolkit.export.memory_estimate import MemoryEstimate
 from toolkit.training.module import TrainingModule
 from toolkit.tuning.files import SourcedTuning
 from toolkit.tuning.layers import layers_of
@@ -28,52 +33,45 @@ def describe(
     counts: Counts,
     shared: Slice,
     calibration: str,
-    measured: dict[str, Any],
-    estimated: dict[str, Any],
+    measured: Measured,
+    estimated: MemoryEstimate,
     folder: Path,
-) -> dict[str, Any]:
-    """The manifest of the files in `folder`."""
-    return {
-        "format": FORMAT,
-        "fingerprint": shared.fingerprint,
-        "versions": {
+) -> Manifest:
+    """Returns the manifest of the files in `folder`."""
+    return Manifest(
+        fingerprint=shared.fingerprint,
+        versions={
             "stemshare": version("stemshare"),
             "tensorflow": version("tensorflow"),
             "keras": version("keras"),
             "python": platform.python_version(),
         },
-        "profile": asdict(profile),
-        "branch": {
-            "name": branch.name,
-            "parameters": counts.parameters,
-            "shared_parameters": counts.shared_parameters,
-            "operations": counts.operations,
-            "input": {
-                "shape": branch.input_shape,
-                "dtype": branch.input_dtype,
-                "scale": branch.input_scale,
-            },
-            "learning": _learning(branch),
-        },
-        "batch_size": module.batch,
-        "micro_batch_size": module.micro_batch,
-        "runtime": profile.runtime,
-        "tuning": tuning.describe(layers_of(branch)),
-        "calibration": calibration,
-        "tensors": _tensors(branch, module, shared),
-        "signatures": {
+        profile=profile,
+        branch=BranchFacts(
+            name=branch.name,
+            parameters=counts.parameters,
+            shared_parameters=counts.shared_parameters,
+            operations=counts.operations,
+            input=BranchInput(branch.input_shape, branch.input_dtype, branch.input_scale),
+            learning=_learning(branch),
+        ),
+        batch_size=module.batch,
+        micro_batch_size=module.micro_batch,
+        runtime=profile.runtime,
+        tuning=tuning.describe(layers_of(branch)),
+        calibration=calibration,
+        tensors=_tensors(branch, module, shared),
+        signatures={
             name: {
-                "inputs": {n: [s.dtype.name, list(s.shape)] for n, s in signature.inputs.items()}
+                n: TensorSpec(tuple(s.shape), np.dtype(s.dtype.name))
+                for n, s in signature.inputs.items()
             }
             for name, signature in sorted(module.signatures().items())
         },
-        "measured": measured,
-        "estimated": estimated,
-        "files": {
-            name: {"bytes": (folder / name).stat().st_size, "sha256": file_digest(folder / name)}
-            for name in FILES
-        },
-    }
+        measured=measured,
+        estimated=asdict(estimated),
+        files={name: file_entry(folder / name) for name in FILES},
+    )
 
 
 def _learning(branch: Branch) -> dict[str, Any]:
@@ -83,18 +81,18 @@ def _learning(branch: Branch) -> dict[str, Any]:
     return {"kind": kind, **asdict(learning), "optimizer": optimizer}
 
 
-def _tensors(branch: Branch, module: TrainingModule, shared: Slice) -> list[dict[str, Any]]:
-    """Everything that `get_state` answers; fingerprints where a tensor is shared."""
+def _tensors(branch: Branch, module: TrainingModule, shared: Slice) -> tuple[Tensor, ...]:
+    """Everything that `get_state` returns; with a fingerprint where a tensor is shared."""
     prints = {tensor.name: tensor.fingerprint for tensor in shared.tensors}
     trainable = set(branch.trainable_names)
-    return [
-        {
-            "name": name,
-            "shape": list(shape),
-            "dtype": "float32",
-            "trainable": name in trainable,
-            "shared": name in prints,
-            **({"fingerprint": prints[name]} if name in prints else {}),
-        }
+    return tuple(
+        Tensor(
+            name=name,
+            shape=tuple(shape),
+            dtype="float32",
+            trainable=name in trainable,
+            shared=name in prints,
+            fingerprint=prints.get(name, ""),
+        )
         for name, shape in module.state_shapes.items()
-    ]
+    )

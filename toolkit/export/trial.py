@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from firmware_sim.bundle.manifest import Measured
 from firmware_sim.probe import random_input
+from firmware_sim.tensor_spec import TensorSpec
 from firmware_sim.training.limits import MIB
-from firmware_sim.training.runtime import TensorSpec, choose_runtime, installed_runtimes
+from firmware_sim.training.runtime import choose_runtime, installed_runtimes
 from profiles import Profile
 from toolkit.autodiff.lower import Tuning
 from toolkit.branch.branch import Branch
@@ -38,10 +40,10 @@ class Trial:
     module: TrainingModule
     tuning: SourcedTuning
     model: bytes
-    measured: dict[str, Any]
+    measured: Measured
 
     def fits(self, profile: Profile) -> bool:
-        return fits(self.measured["peak_bytes"], profile.memory_cap_mib)
+        return fits(self.measured.peak_bytes, profile.memory_cap_mib)
 
 
 def make_module(
@@ -57,7 +59,7 @@ def make_module(
     )
 
 
-def try_out(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
+def try_out(branch: Branch, profile: Profile, model: Path) -> Measured:
     """Runs the model as a device would, in a fresh process for each runtime installed here.
 
     Its output must equal that of Keras. What is measured is that of the profile's runtime.
@@ -68,14 +70,14 @@ def try_out(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
         if not np.allclose(report["answer"], wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max()):
             raise ExportError(f"in {runtime} the converted branch does not answer what Keras does.")
     report = reports.get(profile.runtime) or reports[choose_runtime()]
-    return {
-        "runtime": report["runtime"],
-        "runtime_version": report["runtime_version"],
-        "threads": report["threads"],
-        "peak_bytes": report["peak_bytes"],
-        "start_bytes": report["start_bytes"],
-        "step_seconds": float(np.median(report["step_seconds"])),
-    }
+    return Measured(
+        runtime=report["runtime"],
+        runtime_version=report["runtime_version"],
+        threads=report["threads"],
+        peak_bytes=report["peak_bytes"],
+        start_bytes=report["start_bytes"],
+        step_seconds=float(np.median(report["step_seconds"])),
+    )
 
 
 def try_micro_batch(
@@ -128,13 +130,13 @@ def faster_tuning(
         progress=lambda what: progress(f"tune: {what}"),
     )
     tuned = try_micro_batch(branch, profile, draft, micro_batch, tuning)
-    faster = tuned.measured["step_seconds"] <= untuned.measured["step_seconds"]
+    faster = tuned.measured.step_seconds <= untuned.measured.step_seconds
     return tuned if faster and tuned.fits(profile) else untuned
 
 
 def _too_large(profile: Profile, least: Trial) -> str:
     """By how much a branch misses the cap."""
-    peak_mib = least.measured["peak_bytes"] / MIB
+    peak_mib = least.measured.peak_bytes / MIB
     return (
         f"training takes {peak_mib:.0f} MiB even in micro-batches of {least.module.micro_batch}, "
         f"{peak_mib + RESERVE_MIB - profile.memory_cap_mib:.1f} MiB more than profile "
@@ -148,7 +150,7 @@ def _advice(profile: Profile, draft: Path, smaller: Callable[[], Branch] | None)
         return "; a branch with fewer or narrower layers would take less."
     branch = smaller()
     least = try_micro_batch(branch, profile, draft, 1, shipped(profile.runtime))
-    peak_mib = least.measured["peak_bytes"] / MIB
+    peak_mib = least.measured.peak_bytes / MIB
     if least.fits(profile):
         return f"; the branch {branch.name} fits, in {peak_mib:.0f} MiB."
     return f", and the branch {branch.name} does not fit either, with {peak_mib:.0f} MiB."

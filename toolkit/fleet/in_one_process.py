@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,9 +27,8 @@ from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Transport, Will
 from firmware_sim.device.agent import Agent
-from firmware_sim.device.compression import Compression
+from firmware_sim.device.build import make_agent
 from firmware_sim.errors import Stopped
-from firmware_sim.training.checkpoint import Residual
 from firmware_sim.training.rounds import Rounds
 
 NEVER = 1e6  # seconds: nobody is late here, and nothing gets lost
@@ -52,7 +51,7 @@ class Member:
     rounds: Rounds
     shared: Slice
     log: Log
-    compression: Compression = field(default_factory=lambda: Compression("float32", Residual()))
+    encoding: str = "float32"
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,23 +140,17 @@ def _aggregator(fleet: Fleet, connect: Connect, stack: contextlib.ExitStack) -> 
 
 
 def _agent(member: Member, topics: Topics, connect: Connect, stack: contextlib.ExitStack) -> Agent:
-    channel = _channels(connect)(
-        client_id=topics.client_id(member.name),
-        subscriptions=topics.of_device(member.name),
-        will=None,
-        limit=_LIMIT,
-    )
-    return Agent(
-        device=member.name,
-        shared=member.shared,
-        rounds=member.rounds,
-        channel=stack.enter_context(contextlib.closing(channel)),
+    agent = make_agent(
+        member.name,
+        member.rounds,
+        member.shared,
         topics=topics,
+        open_channel=_channels(connect),
         limit=_LIMIT,
         log=member.log,
-        about={},
-        compression=member.compression,
+        encoding=member.encoding,
     )
+    return stack.enter_context(contextlib.closing(agent))
 
 
 def _channels(connect: Connect) -> OpenChannel:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from broker.protocol.topics import AGGREGATOR
 from firmware_sim.bundle.reader import FILES, MANIFEST, open_bundle
-from firmware_sim.device.__main__ import arguments as device_arguments
-from firmware_sim.device.__main__ import profile_of
+from firmware_sim.device.options import arguments as device_arguments
 from firmware_sim.packs.format import (
     BUNDLE,
     CREDENTIAL_FILES,
@@ -68,7 +67,7 @@ def pack(
     if device == AGGREGATOR:
         raise ProvisionError("packs are for devices; the aggregator is started from its folder.")
     opened = open_bundle(bundle)
-    cap = int(profile_of(opened)["memory_cap_mib"])
+    cap = opened.manifest.profile.memory_cap_mib
     check_arguments(device_arguments(), arguments)
     known = known_fleet(provisioned, device)
     if known.fleet != fleet:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from firmware_sim.training.runtime import Array, Model
+from firmware_sim.tensor_spec import Array
+from firmware_sim.training.runtime import Model
 
 PARITY_EXAMPLES = 4  # of which Keras computes the output as well
 

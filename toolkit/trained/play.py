@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from firmware_sim.bundle.reader import Bundle
     from firmware_sim.playing.environments import Environment
-    from firmware_sim.training.runtime import Array, Model
+    from firmware_sim.tensor_spec import Array
+    from firmware_sim.training.runtime import Model
 
 PLAY_EXAMPLES = (
     "Examples:\n\n"
@@ -62,9 +63,7 @@ def play(
 ) -> None:
     """Play one episode with the weights that a device has trained, and draw it."""
     from firmware_sim.bundle.reader import open_bundle
-    from firmware_sim.device.__main__ import runtime_for
-    from firmware_sim.errors import TaskError
-    from firmware_sim.training.runtime import Model
+    from firmware_sim.training.runtime import Model, runtime_for
     from toolkit.trained.weights import read_weights
 
     save = writer_for(out)
@@ -72,24 +71,22 @@ def play(
     weights = read_weights(opened, state)
     episode = Episode()
     with quiet_terminal():
-        model = Model(opened.model, runtime=runtime_for(opened, None))
+        model = Model(opened.model, runtime=runtime_for(opened))
         model.call("set_state", **weights.state)
-        try:
-            with closing(game_for(opened, model, game)) as environment:
-                save(pictures(model, environment, episode, epsilon=epsilon, seed=seed), out)
-        except TaskError as error:
-            raise ToolkitError(str(error)) from None
+        with closing(game_for(opened, model, game)) as environment:
+            save(pictures(model, environment, episode, epsilon=epsilon, seed=seed), out)
     typer.echo(f"{episode.score:g} points in {episode.steps} steps; the picture is in {out}")
 
 
 def game_for(bundle: Bundle, model: Model, game: str | None) -> Environment:
     """The game that is asked for, or that the branch was made for, if they fit."""
+    from firmware_sim.errors import TaskError
     from firmware_sim.playing.dqn import outputs_for
     from firmware_sim.playing.environments import make_environment
     from firmware_sim.playing.options import usual_options
-    from firmware_sim.playing.player import game_of
+    from firmware_sim.playing.player import check_observation, game_of
 
-    known = _ZOO.fullmatch(str(bundle.manifest["branch"]["name"]))
+    known = _ZOO.fullmatch(bundle.manifest.branch.name)
     if known is not None:
         name = game_of(known[1], game or (known[2] and known[2].replace("-", "_")))
     elif game is not None:
@@ -97,14 +94,12 @@ def game_for(bundle: Bundle, model: Model, game: str | None) -> Environment:
     else:
         raise ToolkitError(f"the branch of {bundle.folder} is not the zoo's; say --game NAME.")
     found = make_environment(name, usual_options(name).test_steps, rendered=True)
-    shown, taken = found.observation, model.inputs("infer")["x"]
-    if (taken.shape[1:], taken.dtype) != (shown.shape, shown.dtype):
+    try:
+        check_observation(name, found, model.inputs("infer")["x"].of_one, bundle)
+        outputs_for(model, found, name)
+    except TaskError:
         found.close()
-        raise ToolkitError(
-            f"the game {name!r} shows {shown.dtype}{list(shown.shape)}; the bundle at "
-            f"{bundle.folder} takes {taken.dtype}{list(taken.shape[1:])}."
-        )
-    outputs_for(model, found, name)
+        raise
     return found
 
 

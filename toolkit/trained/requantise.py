@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -20,13 +18,14 @@ from firmware_sim.bundle.reader import (
     MODEL,
     SLICE,
     Bundle,
-    file_digest,
+    file_entry,
     open_bundle,
+    write_manifest,
 )
 from firmware_sim.tasks import cifar10, digits
 from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.labelled import Examples, check_examples, check_kind
-from firmware_sim.training.runtime import choose_runtime, installed_runtimes
+from firmware_sim.training.runtime import runtime_for
 from toolkit.branch.branch import Branch
 from toolkit.errors import ExportError, ModelError
 from toolkit.export.bundle import Calibration
@@ -91,7 +90,7 @@ def requantise(
     progress("read")
     bundle = open_bundle(folder)
     _refuse_other_files(bundle)
-    chosen = quantisation or bundle.manifest["profile"]["inference_quantisation"]
+    chosen = quantisation or bundle.manifest.profile.inference_quantisation
     weights = read_weights(bundle, state)
 
     progress("rebuild")
@@ -110,23 +109,21 @@ def requantise(
         comparison = _compare(bundle, branch, draft, weights, examples, ranges)
 
         progress("write")
-        entry: dict[str, Any] = {
-            "bytes": (draft / INFER).stat().st_size,
-            "sha256": file_digest(draft / INFER),
-            "quantisation": chosen,
-            "weights": weights.source,
-            "comparison": asdict(comparison),
-        }
-        files = {**bundle.manifest["files"], INFER: entry}
-        manifest = {**bundle.manifest, "calibration": ranges.source, "files": files}
-        (draft / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        entry = file_entry(
+            draft / INFER,
+            quantisation=chosen,
+            weights=weights.source,
+            comparison=asdict(comparison),
+        )
+        files = {**bundle.manifest.files, INFER: entry}
+        write_manifest(draft, replace(bundle.manifest, calibration=ranges.source, files=files))
         open_bundle(draft)  # a copy that went wrong must not take the bundle's place
     return Requantised(
         bundle=open_bundle(folder),
         weights=weights,
         quantisation=chosen,
-        bytes=entry["bytes"],
-        previous_bytes=bundle.manifest["files"][INFER]["bytes"],
+        bytes=entry.bytes,
+        previous_bytes=bundle.manifest.files[INFER].bytes,
         comparison=comparison,
     )
 
@@ -181,8 +178,7 @@ def _compare(
     ranges: Calibration,
 ) -> Comparison:
     """Compares in a fresh process, as on a device; raises if the branch is not the bundle's."""
-    made_for = bundle.manifest["profile"]["runtime"]
-    runtime = made_for if made_for in installed_runtimes() else choose_runtime()
+    runtime = runtime_for(bundle)
     x, y = (examples.x_test, examples.y_test) if examples else (ranges.images, None)
     chosen = np.linspace(0, len(x) - 1, min(len(x), MOST_EXAMPLES)).astype(int)
     with tempfile.TemporaryDirectory() as folder:

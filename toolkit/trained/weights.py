@@ -15,9 +15,10 @@ import numpy as np
 from broker.durable import read_sealed
 from broker.errors import WireError
 from broker.protocol.wire import below
-from firmware_sim.bundle.reader import MODEL, Bundle
+from firmware_sim.bundle.manifest import BranchInput
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.tensor_spec import Array
 from firmware_sim.training.checkpoint import FILE, Checkpoints
-from firmware_sim.training.runtime import Array
 from toolkit.errors import ExportError, ModelError
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def read_weights(bundle: Bundle, state: Path) -> TrainedWeights:
     if not path.is_file():
         raise ExportError(f"there is no checkpoint in {state}; a device's --state folder has one.")
     device = _owner(path)
-    model = bundle.manifest["files"][MODEL]["sha256"]
-    found = Checkpoints(state, device=device, bundle=model).load()
+    found = Checkpoints(state, device=device, bundle=bundle.model_digest).load()
     if found is None:
         raise ExportError(f"the checkpoint in {state} has gone; try again.")
     tensors = below("model/", found.learner)
@@ -76,7 +76,7 @@ def rebuild(bundle: Bundle, model: str | None) -> tuple[str | None, Branch]:
 
     if model is not None:
         return None, load_branch(model)
-    name = bundle.manifest["branch"]["name"]
+    name = bundle.manifest.branch.name
     for task, kind, topology in zoo.names():
         if name.startswith(f"{task}-{kind}"):
             branch = zoo.build(task, kind, topology)
@@ -92,15 +92,11 @@ def put_weights(bundle: Bundle, branch: Branch, weights: TrainedWeights) -> None
     """Sets every float tensor of the branch by name, if it is the bundle's branch."""
     from toolkit.autodiff.naming import named_variables
 
-    about = bundle.manifest["branch"]
-    takes = {
-        "shape": list(branch.input_shape),
-        "dtype": branch.input_dtype,
-        "scale": branch.input_scale,
-    }
+    takes = BranchInput(branch.input_shape, branch.input_dtype, branch.input_scale)
+    stated = bundle.manifest.branch.input
     wanted = {name: tuple(value.shape) for name, value in branch.weights().items()}
-    stored = {t["name"]: tuple(t["shape"]) for t in bundle.manifest["tensors"]}
-    trainable = {t["name"] for t in bundle.manifest["tensors"] if t["trainable"]}
+    stored = {t.name: t.shape for t in bundle.manifest.tensors}
+    trainable = {t.name for t in bundle.manifest.tensors if t.trainable}
     for name in sorted(wanted.keys() | trainable):
         here, there = wanted.get(name), stored.get(name)
         if here != there:
@@ -108,10 +104,10 @@ def put_weights(bundle: Bundle, branch: Branch, weights: TrainedWeights) -> None
                 f"the branch {branch.name!r} is not the one of {bundle.folder}: tensor {name!r} "
                 f"is {_shape(here)} here and {_shape(there)} in the bundle."
             )
-    if takes != about["input"]:
+    if takes != stated:
         raise ModelError(
             f"the branch {branch.name!r} is not the one of {bundle.folder}: "
-            f"it takes {takes}, and the bundle {about['input']}."
+            f"it takes {takes}, and the bundle {stated}."
         )
     variables = named_variables(branch.model)
     for name in wanted:

@@ -12,7 +12,7 @@ import numpy as np
 
 from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Seen
-from firmware_sim.training.runtime import Array, TensorSpec
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 OBSERVATION = TensorSpec((84, 84, 4), np.dtype(np.uint8))  # the oldest frame first
 ACTION_FRAMES = 4  # an action lasts so long

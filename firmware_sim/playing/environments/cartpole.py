@@ -6,7 +6,7 @@ import numpy as np
 
 from firmware_sim.playing.environments.environment import Seen
 from firmware_sim.playing.environments.gymnasium_game import GymnasiumGame
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 
 ID = "CartPole-v1"
 _HEIGHT, _WIDTH = 100, 150  # pixels

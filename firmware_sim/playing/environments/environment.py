@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from firmware_sim.training.runtime import Array, TensorSpec
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Seen
-from firmware_sim.training.runtime import Array, TensorSpec
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 
 class GymnasiumGame:

@@ -14,7 +14,7 @@ import numpy as np
 
 from firmware_sim.errors import TaskError
 from firmware_sim.playing.environments.environment import Seen
-from firmware_sim.training.runtime import Array, TensorSpec
+from firmware_sim.tensor_spec import Array, TensorSpec
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 ACTIONS = 6  # of every game: nothing, left, up, right, down, fire

@@ -1,30 +1,32 @@
-"""A device opens a bundle only if every file is the one that its manifest describes."""
+"""A device opens a bundle only if its manifest is whole and every file is the one it describes."""
+
+from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firmware_sim.bundle.reader import open_bundle
+from firmware_sim.bundle.manifest import FileEntry, Measured, parse
+from firmware_sim.bundle.reader import MANIFEST, Bundle, open_bundle, write_manifest
 from firmware_sim.errors import BundleError
+from tests.harness.manifests import a_manifest
 
 CONTENT = {"model.tflite": b"model", "shared.onnx": b"slice", "infer.tflite": b"infer"}
+Table = dict[str, Any]
 
 
-def described(content: dict[str, bytes] = CONTENT) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "profile": {},
-        "branch": {},
-        "tensors": [],
-        "signatures": {},
-        "files": {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in content.items()
-        },
+def described(content: dict[str, bytes] = CONTENT) -> Table:
+    entries = {
+        name: FileEntry(len(data), hashlib.sha256(data).hexdigest())
+        for name, data in content.items()
     }
+    measured = Measured("tflite-runtime", "2.14.0", 1, 90 * 2**20, 30 * 2**20, 0.25)
+    return a_manifest(files=entries, measured=measured).to_json()
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
     """The smallest bundle that can be opened."""
     for name, data in CONTENT.items():
         (tmp_path / name).write_bytes(data)
-    (tmp_path / "manifest.json").write_text(json.dumps(described()))
+    (tmp_path / MANIFEST).write_text(json.dumps(described()))
     return tmp_path
 
 
@@ -42,28 +44,27 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_a_whole_bundle_is_opened(folder: Path):
+def test_a_whole_bundle_is_opened(folder: Path) -> None:
     bundle = open_bundle(folder)
-    assert bundle.manifest == described()
+    assert bundle.manifest == parse(described(), folder / MANIFEST)
     assert (bundle.model, bundle.slice, bundle.infer) == tuple(folder / name for name in CONTENT)
+    assert bundle.model_digest == hashlib.sha256(b"model").hexdigest()
+    assert bundle.measured.peak_bytes == 90 * 2**20
 
 
-def test_large_files_are_digested_in_pieces(folder: Path):
-    content = CONTENT | {"model.tflite": bytes(3 * 2**20 + 1)}
+def test_a_large_file_is_checked_in_pieces(folder: Path) -> None:
+    content = CONTENT | {"model.tflite": bytes(3 * 2**20) + b"!"}
     (folder / "model.tflite").write_bytes(content["model.tflite"])
-    (folder / "manifest.json").write_text(json.dumps(described(content)))
-    assert open_bundle(folder).manifest["files"]["model.tflite"]["bytes"] == 3 * 2**20 + 1
+    (folder / MANIFEST).write_text(json.dumps(described(content)))
+    assert open_bundle(folder).manifest.files["model.tflite"].bytes == 3 * 2**20 + 1
 
 
-def test_a_folder_without_manifest_is_refused(folder: Path):
-    (folder / "manifest.json").unlink()
+def test_no_folder_and_no_manifest_are_refused(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
     assert refusal(folder) == f"{folder} is not a bundle: it has no manifest.json."
-    (folder / "manifest.json").mkdir()
+    (folder / MANIFEST).mkdir()
     assert refusal(folder).startswith(f"{folder / 'manifest.json'} cannot be read as JSON (")
-
-
-def test_a_missing_folder_is_refused(tmp_path: Path):
-    missing = tmp_path / "none"
+    missing = folder / "none"
     assert refusal(missing) == f"there is no bundle at {missing}; `toolkit export` writes one."
 
 
@@ -80,20 +81,84 @@ def test_a_missing_folder_is_refused(tmp_path: Path):
         (b'{"format": "1"}', "has format '1'; this version reads 1."),
         (b'{"format": 1}', "does not list the bundle's files."),
         (b'{"format": 1, "files": []}', "does not list the bundle's files."),
-        (b'{"format": 1, "files": {}, "branch": {}}', "lacks profile, signatures, tensors."),
+        (b'{"format": 1, "files": {}, "branch": {}, "versions": {}, "runtime": ""}',
+         "lacks batch_size, calibration, fingerprint, micro_batch_size, profile, signatures, "
+         "tensors."),
         (b" " * (4 * 2**20 + 1), "is larger than any manifest."),
     ],
     ids=["empty", "cut off", "not UTF-8", "deep", "a list", "no format", "format 2", "format '1'",
          "no files", "list of files", "parts missing", "huge"],
 )  # fmt: skip
-def test_a_bad_manifest_is_refused(folder: Path, manifest: bytes, problem: str):
-    file = folder / "manifest.json"
+def test_a_bad_manifest_is_refused(folder: Path, manifest: bytes, problem: str) -> None:
+    file = folder / MANIFEST
     file.write_bytes(manifest)
     assert refusal(folder).startswith(f"{file} {problem}")
 
 
+def change(*keys: str | int, to: Any) -> Callable[[Table], None]:
+    def act(table: Table) -> None:
+        inner: Any = table
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = to
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (change("batch_size", to="32"), "must have a whole number, 0 or more as batch_size."),
+        (change("batch_size", to=True), "must have a whole number, 0 or more as batch_size."),
+        (change("micro_batch_size", to=-1),
+         "must have a whole number, 0 or more as micro_batch_size."),
+        (change("fingerprint", to=None), "must have a text as fingerprint."),
+        (change("branch", to=[]), "must have an object as branch."),
+        (change("branch", to={}), "lacks branch.input."),
+        (change("branch", "input", to={"shape": [8], "dtype": "uint8"}),
+         "lacks branch.input.scale."),
+        (change("branch", "input", "shape", to=[8, "8"]),
+         "must have a list of whole numbers as branch.input.shape."),
+        (change("tensors", to={}), "must have a list of objects as tensors."),
+        (change("tensors", 1, "shared", to=1), "must have true or false as tensors[1].shared."),
+        (lambda table: table["tensors"][0].pop("fingerprint"), "lacks tensors[0].fingerprint."),
+        (change("signatures", "train", to={}), "lacks signatures.train.inputs."),
+        (change("signatures", "train", "inputs", "x", to=["uint9", [1]]),
+         "must have the type and shape of an array as signatures.train.inputs.x."),
+        (change("signatures", "train", "inputs", "x", to=["uint8", 1]),
+         "must have the type and shape of an array as signatures.train.inputs.x."),
+        (change("measured", "step_seconds", to="fast"),
+         "must have a number as measured.step_seconds."),
+        (change("estimated", to={"peak_bytes": 1.5}),
+         "must have a whole number, 0 or more as estimated.peak_bytes."),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused(
+    folder: Path, damage: Callable[[Table], None], problem: str
+) -> None:
+    table = described()
+    damage(table)
+    (folder / MANIFEST).write_text(json.dumps(table))
+    assert refusal(folder) == f"{folder / MANIFEST} {problem}"
+
+
+def test_a_profile_is_checked_as_strictly_as_its_own_file(folder: Path) -> None:
+    table = described()
+    table["profile"]["threads"] = None
+    (folder / MANIFEST).write_text(json.dumps(table))
+    assert refusal(folder) == (
+        f"in the profile in {folder / MANIFEST}, key 'threads' must be an integer from 1 to 64, "
+        "but it is null."
+    )
+    del table["profile"]["threads"]
+    (folder / MANIFEST).write_text(json.dumps(table))
+    assert refusal(folder) == (
+        f"the profile in {folder / MANIFEST} lacks threads; export the bundle again."
+    )
+
+
 @pytest.mark.parametrize("name", CONTENT)
-def test_every_file_must_be_described_and_whole(folder: Path, name: str):
+def test_every_file_must_be_described_and_whole(folder: Path, name: str) -> None:
     file = folder / name
     file.write_bytes(CONTENT[name][:-1])
     assert refusal(folder) == f"{file} is damaged: it has 4 bytes, and its manifest says 5."
@@ -103,8 +168,48 @@ def test_every_file_must_be_described_and_whole(folder: Path, name: str):
     assert refusal(folder) == f"{file} cannot be read (No such file or directory)."
 
     file.write_bytes(CONTENT[name])
-    for entry in (None, 5, {"bytes": 5}):
+    for entry in (None, 5, {"bytes": 5}, {"bytes": "5", "sha256": ""}):
         manifest = described()
         manifest["files"][name] = entry
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        (folder / MANIFEST).write_text(json.dumps(manifest))
         assert refusal(folder) == f"the manifest beside {file} does not describe it."
+    del manifest["files"][name]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert refusal(folder) == f"the manifest beside {file} does not describe it."
+
+
+def test_an_exported_manifest_is_written_back_byte_for_byte(
+    digits_bundle: Bundle, tmp_path: Path
+) -> None:
+    write_manifest(tmp_path, digits_bundle.manifest)
+    written = (tmp_path / MANIFEST).read_bytes()
+    assert written == (digits_bundle.folder / MANIFEST).read_bytes()
+
+
+def test_a_bundle_of_an_earlier_version_is_opened(own_bundle: Bundle) -> None:
+    file = own_bundle.folder / MANIFEST
+    table = json.loads(file.read_text())
+    for key in ("tuning", "estimated", "measured"):
+        del table[key]
+    file.write_text(json.dumps(table | {"added_later": 1}))
+    older = open_bundle(own_bundle.folder)
+    assert older.manifest == replace(own_bundle.manifest, tuning={}, estimated={}, measured=None)
+    sentence = f"the manifest of {own_bundle.folder} does not say how much memory training takes."
+    with pytest.raises(BundleError) as caught:
+        _ = older.measured
+    assert str(caught.value) == sentence
+
+
+def test_a_bundle_that_does_not_train_is_one_sentence(digits_bundle: Bundle) -> None:
+    silent = replace(digits_bundle, manifest=replace(digits_bundle.manifest, signatures={}))
+    with pytest.raises(BundleError) as caught:
+        _ = silent.training_inputs
+    sentence = f"the manifest of {silent.folder} does not say what its training takes."
+    assert str(caught.value) == sentence
+
+
+def test_the_slice_is_the_shared_tensors() -> None:
+    shared = a_manifest().shared
+    assert [(t.name, t.shape, t.dtype, t.fingerprint) for t in shared.tensors] == [
+        ("stem/kernel", (2,), "float32", "a")
+    ]

@@ -29,7 +29,7 @@ from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.simulated_link import SimulatedLink
 from broker.transport.transport import Will
-from firmware_sim.device.agent import Agent
+from firmware_sim.device.build import make_agent
 from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.rounds import Plan, Rounds
 from toolkit.bench.simulated_fleet import SimulatedLearner, write_slice
@@ -54,31 +54,40 @@ class Device:
 
     def __init__(self, broker: MemoryBroker, name: str, shared: Slice, folder: Path) -> None:
         self.learner = SimulatedLearner(shared, seed=int(name))
-        inner = MemoryTransport(broker, client_id=name, subscriptions=TOPICS.of_device(name))
-        self.link = SimulatedLink(
-            inner,
-            bandwidth_kbps=1000,
-            latency_seconds=0.02,
-            loss=0.1,
-            seed=name,
-            clock=clock,
-            sleep=sleep,
-        )
         self._log = io.StringIO()
         log = Log(self._log, as_json=True)
-        plan = Plan(steps=1, resend_seconds=2.0)
         self.rounds = Rounds(
-            self.learner, Checkpoints(folder / name, device=name, bundle="b"), plan, log
+            self.learner,
+            Checkpoints(folder / name, device=name, bundle="b"),
+            Plan(steps=1, resend_seconds=2.0),
+            log,
         )
-        self.agent = Agent(
-            device=name,
-            shared=shared,
-            rounds=self.rounds,
-            channel=Channel(self.link, limit=LIMIT, part_bytes=4096, held_limit=2 * LIMIT),
+
+        def open_channel(
+            *, client_id: str, subscriptions: Sequence[str], will: Will | None, limit: int
+        ) -> Channel:
+            inner = MemoryTransport(
+                broker, client_id=client_id, subscriptions=subscriptions, will=will
+            )
+            self.link = SimulatedLink(
+                inner,
+                bandwidth_kbps=1000,
+                latency_seconds=0.02,
+                loss=0.1,
+                seed=name,
+                clock=clock,
+                sleep=sleep,
+            )
+            return Channel(self.link, limit=limit, part_bytes=4096, held_limit=2 * LIMIT)
+
+        self.agent = make_agent(
+            name,
+            self.rounds,
+            shared,
             topics=TOPICS,
+            open_channel=open_channel,
             limit=LIMIT,
             log=log,
-            about={},
             clock=clock,
         )
 

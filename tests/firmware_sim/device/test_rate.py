@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from firmware_sim.bundle.reader import MANIFEST, Bundle
-from firmware_sim.device.__main__ import main, mini_batches
+from firmware_sim.device.__main__ import main
+from firmware_sim.training.rounds import mini_batches
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from broker.log import Log
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.device.__main__ import arguments
+from firmware_sim.device.options import arguments
 from firmware_sim.errors import PackError
 from firmware_sim.packs.options import options_of
 from toolkit.provisioning.fleet import provision
@@ -56,7 +56,7 @@ def test_a_pack_brings_everything_and_the_user_has_the_last_word(
     state = tmp_path / "state"
     args = options(log, "--pack", file, "--state", state, "--steps", "9")
     installed = state / "packs" / "4"
-    model = digits_bundle.manifest["files"]["model.tflite"]["sha256"]
+    model = digits_bundle.model_digest
     found = {name: getattr(args, name) for name in ("task", "steps", "share", "fleet", "id")}
     assert found == {
         "task": "digits",

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import pytest
 
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.device.make_task import make_task
+from firmware_sim.device.make_task import TaskOptions, make_task
 from firmware_sim.errors import TaskError
 from firmware_sim.playing.dqn import choose
 from firmware_sim.playing.environments.atari import AtariGame
 from firmware_sim.playing.options import DqnOptions, exploration, usual_options
-from firmware_sim.tasks.task import TaskOptions
-from firmware_sim.training.runtime import Model, TensorSpec
+from firmware_sim.tensor_spec import TensorSpec
+from firmware_sim.training.runtime import Model
+from tests.harness.manifests import a_manifest, inputs
 
 # One worker makes the bundle, which takes many seconds.
 pytestmark = pytest.mark.xdist_group("atari task")
@@ -323,10 +324,8 @@ def test_a_late_player_rarely_explores(atari_bundle: Bundle):
 
 
 def test_what_does_not_fit_is_refused(atari_bundle: Bundle, digits_bundle: Bundle, tmp_path: Path):
-    inputs = {"obs": ["uint8", [32, 84, 84, 1]]}
-    flat = replace(
-        atari_bundle, manifest={"signatures": {"train": {"inputs": inputs}}, "batch_size": 32}
-    )
+    signatures = {"train": inputs(obs=("uint8", 32, 84, 84, 1))}
+    flat = replace(atari_bundle, manifest=a_manifest(signatures=signatures))
     folder = atari_bundle.folder
     for name, bundle, options, sentence in (
         ("atari", digits_bundle, SMALL,

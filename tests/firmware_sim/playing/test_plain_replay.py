@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from firmware_sim.playing.plain_replay import PlainReplay, entry_bytes
-from firmware_sim.training.runtime import TensorSpec
+from firmware_sim.tensor_spec import TensorSpec
 
 SPEC = TensorSpec((2, 3), np.dtype(np.float32))
 Step = tuple[float, int, float, float, float]  # obs, action, reward, next_obs, done

@@ -7,8 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from firmware_sim.bundle.manifest import Measured
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.device.make_task import make_task
+from firmware_sim.device.make_task import TaskOptions, make_task
 from firmware_sim.errors import TaskError
 from firmware_sim.playing.dqn import DqnTask, Memory
 from firmware_sim.playing.environments import make_environment
@@ -16,8 +17,9 @@ from firmware_sim.playing.environments.environment import Seen
 from firmware_sim.playing.options import DqnOptions, exploration
 from firmware_sim.playing.plain_replay import PlainReplay, entry_bytes
 from firmware_sim.playing.player import game_of
-from firmware_sim.tasks.task import TaskOptions
-from firmware_sim.training.runtime import TensorSpec
+from firmware_sim.tensor_spec import TensorSpec
+from profiles import load_profile
+from tests.harness.manifests import MIB, a_manifest, inputs
 
 OPTIONS = DqnOptions(warm_up_steps=20, exploration_steps=400, episode_steps=9, test_steps=9)
 BATCH = 16
@@ -175,15 +177,13 @@ def test_outputs_that_are_no_actions_are_refused():
 
 
 def bundle(shape: list[int], dtype: str, folder: Any) -> Bundle:
-    inputs = {"obs": [dtype, [32, *shape]]}
     return Bundle(
         folder,
-        {
-            "signatures": {"train": {"inputs": inputs}},
-            "batch_size": 32,
-            "profile": {"name": "own", "memory_cap_mib": 100},
-            "measured": {"peak_bytes": 60 * 2**20},
-        },
+        a_manifest(
+            signatures={"train": inputs(obs=(dtype, 32, *shape))},
+            profile=replace(load_profile("weak"), memory_cap_mib=100),
+            measured=Measured("none", "0", 1, 60 * MIB, 0, 0.1),
+        ),
     )
 
 

@@ -1,20 +1,23 @@
 """The replay gives back what was played, stacked as the player saw it."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from firmware_sim.bundle.manifest import FileEntry, Measured, Tensor
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.errors import TaskError
+from firmware_sim.device.make_task import TaskOptions
+from firmware_sim.errors import BundleError, TaskError
 from firmware_sim.playing.budget import PLAYER_BYTES, make_replay, memory_left, storage_left
 from firmware_sim.playing.environments.atari import AtariGame
 from firmware_sim.playing.frames import CHUNK, STACK
 from firmware_sim.playing.replay import ENTRY_BYTES, Replay, Transitions, bytes_for
-from firmware_sim.tasks.task import TaskOptions
+from profiles import load_profile
+from tests.harness.manifests import MIB, a_manifest
 
 Frames = npt.NDArray[np.uint8]
 TINY = (2, 3)
@@ -234,13 +237,18 @@ def test_a_budget_for_frames_holds_so_many_even_of_noise():
 
 def bundle(*, memory_mib: int = 256, storage_mib: int = 64, peak_mib: int = 90) -> Bundle:
     """As far as a replay is planned from it: a model of 2 MiB, and state of 1 MiB, half shared."""
-    tensor = {"shape": [2**17], "shared": False}
-    manifest = {
-        "profile": {"name": "own", "memory_cap_mib": memory_mib, "storage_cap_mib": storage_mib},
-        "measured": {"peak_bytes": peak_mib * 2**20},
-        "files": {"model.tflite": {"bytes": 2 * 2**20}},
-        "tensors": [tensor, tensor | {"shared": True}],
-    }
+    profile = replace(
+        load_profile("weak"), name="own", memory_cap_mib=memory_mib, storage_cap_mib=storage_mib
+    )
+    manifest = a_manifest(
+        profile=profile,
+        measured=Measured("none", "0", 1, peak_mib * MIB, 0, 0.1),
+        files={"model.tflite": FileEntry(2 * MIB, "")},
+        tensors=(
+            Tensor("shared", (2**17,), "float32", True, True, "f"),
+            Tensor("own", (2**17,), "float32", True, False),
+        ),
+    )
     return Bundle(Path("own"), manifest)
 
 
@@ -282,10 +290,9 @@ def test_without_room_one_sentence_says_so(tmp_path: Path):
     assert refusal(bundle(), TaskOptions(replay_folder=tmp_path / "file")) == (
         f"the replay cannot be kept in {tmp_path / 'file'} (File exists)."
     )
-    silent = Bundle(Path("own"), {"profile": {}, "measured": None})
-    assert refusal(silent, TaskOptions()) == (
-        "the manifest of own does not say how much memory training takes."
-    )
+    sentence = r"^the manifest of own does not say how much memory training takes\.$"
+    with pytest.raises(BundleError, match=sentence):
+        replay_for(Bundle(Path("own"), a_manifest()))
 
 
 def test_misuse_is_refused():

@@ -10,7 +10,8 @@ from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import WrongInput
 from firmware_sim.tasks.digits import digit_images
 from firmware_sim.tasks.supervised import Batches, Score, evaluate, train
-from firmware_sim.training.runtime import Model, TensorSpec
+from firmware_sim.tensor_spec import TensorSpec
+from firmware_sim.training.runtime import Model
 
 Data = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 

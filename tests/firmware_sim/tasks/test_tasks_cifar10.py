@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pytest
 
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.device.make_task import make_task
+from firmware_sim.device.make_task import TaskOptions, make_task
 from firmware_sim.errors import TaskError
 from firmware_sim.tasks import cifar10
 from firmware_sim.tasks.labelled import own_share
-from firmware_sim.tasks.task import TaskOptions
+from tests.harness.manifests import a_manifest, inputs
 
 RECORD = 3073
 SIZE = 10_000 * RECORD
@@ -48,10 +48,8 @@ def binary(tmp_path: Path) -> Path:
 @pytest.fixture
 def cifar10_bundle(digits_bundle: Bundle) -> Bundle:
     """Says of itself that it takes CIFAR-10's images; it is never run."""
-    inputs = {"x": ["uint8", [32, 32, 32, 3]], "y": ["int32", [32]]}
-    return replace(
-        digits_bundle, manifest={"signatures": {"train": {"inputs": inputs}}, "batch_size": 32}
-    )
+    signatures = {"train": inputs(x=("uint8", 32, 32, 32, 3), y=("int32", 32))}
+    return replace(digits_bundle, manifest=a_manifest(signatures=signatures))
 
 
 def refusal(folder: Path) -> str:

@@ -9,7 +9,7 @@ import pytest
 from broker.aggregator.store import SNAPSHOT
 from broker.durable import read_sealed, write_sealed
 from firmware_sim.errors import CheckpointError
-from firmware_sim.training.checkpoint import FILE, FORMAT, Checkpoint, Checkpoints, Residual
+from firmware_sim.training.checkpoint import FILE, FORMAT, Checkpoint, Checkpoints, claim_state
 
 LEARNER = {
     "model/conv/kernel": np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32),
@@ -102,18 +102,20 @@ def test_a_damaged_checkpoint_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_what_rounding_kept_is_in_every_checkpoint(tmp_path: Path) -> None:
-    residual = Residual("run-1", dict(BASE))
-    ours = Checkpoints(tmp_path, device="pi-1", bundle="b", residual=residual)
+    ours = checkpoints(tmp_path)
+    ours.residual.run, ours.residual.tensors = "run-1", dict(BASE)
     ours.save(a_checkpoint(run="run-2"))
-    residual.tensors = {}  # the aggregator has started a new run; this was not saved yet
-    residual.run = "run-2"
-    found = Residual("run-0", {"other": np.ones(1, np.float32)})
-    assert Checkpoints(tmp_path, device="pi-1", bundle="b", residual=found).load() is not None
+    # The aggregator has started a new run; this was not saved yet.
+    ours.residual.run, ours.residual.tensors = "run-2", {}
+    again = checkpoints(tmp_path)
+    found = again.residual
+    found.run, found.tensors = "run-0", {"other": np.ones(1, np.float32)}
+    assert again.load() is not None
     assert found.run == "run-1"
     assert_same(found.tensors, BASE)
     assert all(value.flags.owndata for value in found.tensors.values()), "the file is let go"
     ours.save(a_checkpoint(run="run-2"))
-    Checkpoints(tmp_path, device="pi-1", bundle="b", residual=found).load()
+    again.load()
     assert (found.run, found.tensors) == ("run-2", {})
 
 
@@ -144,3 +146,24 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
         ours.save(a_checkpoint())
     path = tmp_path / "state" / FILE
     assert str(caught.value) == f"{path} cannot be written (No such file or directory)."
+
+
+def test_a_state_folder_belongs_to_one_device_at_a_time(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with claim_state(state), pytest.raises(CheckpointError) as caught:
+        claim_state(state)
+    assert str(caught.value) == f"another device is using {state}."
+    claim_state(state).close()
+
+
+def test_a_state_folder_that_cannot_be_claimed_is_one_sentence(tmp_path: Path) -> None:
+    """root may write anywhere, so a folder lies where the lock would be."""
+    (tmp_path / "state" / "lock").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    for state, reason in (
+        (tmp_path / "state", "Is a directory"),
+        (tmp_path / "file" / "state", "Not a directory"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            claim_state(state)
+        assert str(caught.value) == f"{state} cannot be written ({reason})."

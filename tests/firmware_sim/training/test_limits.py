@@ -15,10 +15,10 @@ from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import CAP_REACHED, BundleError, LimitError
 from firmware_sim.training.checkpoint import FILE, Checkpoints
 from firmware_sim.training.limits import (
-    Limits,
+    Caps,
+    caps_of,
     check_profile,
     check_storage,
-    limits_of,
     stored_bytes,
 )
 
@@ -31,31 +31,31 @@ def run_device(*options: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def with_profile(bundle: Bundle, **changes: Any) -> Bundle:
-    profile = bundle.manifest["profile"] | changes
-    return replace(bundle, manifest=bundle.manifest | {"profile": profile})
+    profile = replace(bundle.manifest.profile, **changes)
+    return replace(bundle, manifest=replace(bundle.manifest, profile=profile))
 
 
 # --- refusing ------------------------------------------------------------------------------------
 
 
 def test_the_caps_are_the_profiles_and_memory_may_be_lowered(digits_bundle: Bundle):
-    assert limits_of(digits_bundle) == Limits(128 * MIB, 64 * MIB)
-    assert limits_of(digits_bundle, 100) == Limits(100 * MIB, 64 * MIB)
+    assert caps_of(digits_bundle) == Caps(128 * MIB, 64 * MIB)
+    assert caps_of(digits_bundle, 100) == Caps(100 * MIB, 64 * MIB)
 
 
 @pytest.mark.parametrize("cap", [-1, 0, 129, 10**9])
 def test_a_cap_that_is_none_is_refused(digits_bundle: Bundle, cap: int):
     with pytest.raises(LimitError) as caught:
-        limits_of(digits_bundle, cap)
+        caps_of(digits_bundle, cap)
     assert str(caught.value) == (
         f"a memory cap of {cap} MiB is not between 1 MiB and the 128 MiB of profile weak."
     )
 
 
 def test_a_cap_below_what_was_measured_is_refused(digits_bundle: Bundle):
-    peak = digits_bundle.manifest["measured"]["peak_bytes"]
+    peak = digits_bundle.measured.peak_bytes
     with pytest.raises(LimitError) as caught:
-        limits_of(digits_bundle, 20)
+        caps_of(digits_bundle, 20)
     assert str(caught.value) == (
         f"the bundle at {digits_bundle.folder} took {peak / MIB:.0f} MiB when it was exported, "
         "and the memory cap is 20 MiB."
@@ -79,12 +79,12 @@ def test_a_bundle_for_another_profile_is_refused(digits_bundle: Bundle):
 
 def test_what_is_stored_is_the_bundle_and_two_checkpoints(digits_bundle: Bundle, tmp_path: Path):
     manifest = digits_bundle.manifest
-    files = sum(entry["bytes"] for entry in manifest["files"].values())
-    state = sum(4 * math.prod(tensor["shape"]) for tensor in manifest["tensors"])
+    files = sum(entry.bytes for entry in manifest.files.values())
+    state = sum(4 * math.prod(tensor.shape) for tensor in manifest.tensors)
     assert stored_bytes(manifest) == files + 2 * (state + 3 * 4 * 2480 + 65536)
-    check_storage(digits_bundle, tmp_path, Limits(MIB, stored_bytes(manifest)))
+    check_storage(digits_bundle, tmp_path, Caps(MIB, stored_bytes(manifest)))
     with pytest.raises(LimitError) as caught:
-        check_storage(digits_bundle, tmp_path, Limits(MIB, stored_bytes(manifest) - 1))
+        check_storage(digits_bundle, tmp_path, Caps(MIB, stored_bytes(manifest) - 1))
     assert str(caught.value).startswith(
         f"the bundle and its checkpoint in {tmp_path} take {stored_bytes(manifest) / MIB:.1f} MiB"
     )
@@ -113,11 +113,11 @@ def test_a_device_stays_within_its_cap(digits_bundle: Bundle, tmp_path: Path):
     assert ran.returncode == 0, ran.stderr
     ended = json.loads(ran.stderr.splitlines()[-1])
     assert ended["event"] == "ended"
-    measured = digits_bundle.manifest["measured"]["peak_bytes"]
+    measured = digits_bundle.measured.peak_bytes
     assert ended["peak_bytes"] < 128 * MIB
     assert ended["peak_bytes"] == pytest.approx(measured, rel=0.1), "the export measures a device"
     checkpoint = (tmp_path / FILE).stat().st_size
-    files = sum(entry["bytes"] for entry in digits_bundle.manifest["files"].values())
+    files = sum(entry.bytes for entry in digits_bundle.manifest.files.values())
     assert files + 2 * checkpoint <= stored_bytes(digits_bundle.manifest)
 
 
@@ -125,14 +125,14 @@ def test_at_the_cap_a_device_stops_with_a_checkpoint(digits_bundle: Bundle, tmp_
     """16 MiB of examples, of which the export knew nothing."""
     x, y = np.zeros((2**18, 8, 8, 1), np.uint8), np.zeros(2**18, np.int32)
     np.savez(tmp_path / "many.npz", x_train=x, y_train=y, x_test=x[:32], y_test=y[:32])
-    cap = math.ceil(digits_bundle.manifest["measured"]["peak_bytes"] / MIB) + 2
+    cap = math.ceil(digits_bundle.measured.peak_bytes / MIB) + 2
     state = tmp_path / "state"
     own = ("--bundle", digits_bundle.folder, "--task", "npz", "--data", tmp_path / "many.npz")
     own = (*own, "--state", state, "--rounds", "2", "--steps", "3")
     ran = run_device(*own, "--memory-cap-mib", str(cap))
     assert ran.returncode == CAP_REACHED == 3, ran.stderr
     assert ran.stderr.splitlines()[-1].startswith(f"error: the memory cap is reached; {state} ")
-    model = digits_bundle.manifest["files"]["model.tflite"]["sha256"]
+    model = digits_bundle.model_digest
     left = Checkpoints(state, device="device", bundle=model).load()
     assert left is not None
     assert (left.round, left.steps_done) == (0, 1)
@@ -147,8 +147,8 @@ def test_at_the_cap_a_device_stops_with_a_checkpoint(digits_bundle: Bundle, tmp_
 def test_behind_the_cap_stands_a_hard_limit():
     code = (
         "import numpy as np\n"
-        "from firmware_sim.training.limits import Limits, limit_data\n"
-        "limit_data(Limits(64 * 2**20, 0))\n"
+        "from firmware_sim.training.limits import Caps, limit_data\n"
+        "limit_data(Caps(64 * 2**20, 0))\n"
         "np.ones(16 * 2**20, np.uint8)\n"
         "try:\n"
         "    np.ones(256 * 2**20, np.uint8)\n"

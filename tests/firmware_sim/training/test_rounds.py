@@ -13,14 +13,11 @@ import pytest
 from broker.log import Log
 from broker.protocol.slice import Tensors
 from firmware_sim.bundle.reader import Bundle
-from firmware_sim.device.__main__ import shared_slice
-from firmware_sim.device.make_task import make_task
+from firmware_sim.device.build import make_rounds
+from firmware_sim.device.make_task import TaskOptions, make_task
 from firmware_sim.errors import Diverged, Stopped
-from firmware_sim.tasks.task import TaskOptions
-from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
-from firmware_sim.training.learner import Learner
+from firmware_sim.training.checkpoint import Checkpoint
 from firmware_sim.training.rounds import Plan, Rounds
-from firmware_sim.training.runtime import Model
 
 STEPS = 6
 EXCHANGES = ("delta", "gradient")
@@ -64,12 +61,16 @@ def device(digits_bundle: Bundle, tmp_path: Path) -> Callable[..., Device]:
 
     def start(folder: str = "state", **plan: Any) -> Device:
         task = make_task("digits", digits_bundle, TaskOptions(share=(0, 0.1), seed=3))
-        learner = Learner(Model(digits_bundle.model), task, shared_slice(digits_bundle))
-        checkpoints = Checkpoints(tmp_path / folder, device="pi-1", bundle="b")
         log = io.StringIO()
         made = Device(None, log)  # type: ignore[arg-type]
-        made.rounds = Rounds(
-            learner, checkpoints, Plan(**{"steps": STEPS} | plan), Log(log), clock=made.clock
+        made.rounds = make_rounds(
+            digits_bundle,
+            task,
+            device="pi-1",
+            state=tmp_path / folder,
+            plan=Plan(**{"steps": STEPS} | plan),
+            log=Log(log),
+            clock=made.clock,
         )
         return made
 

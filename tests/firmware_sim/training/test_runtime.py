@@ -15,7 +15,7 @@ from firmware_sim.errors import RuntimeUnavailable, WrongInput
 from firmware_sim.measure import measure
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.training import runtime
-from firmware_sim.training.runtime import Model, TensorSpec, choose_runtime, installed_runtimes
+from firmware_sim.training.runtime import Model, choose_runtime, installed_runtimes
 
 BATCH = {"x": np.zeros((32, 8, 8, 1), np.uint8), "y": np.zeros(32, np.int32)}
 
@@ -35,13 +35,10 @@ def refusal(call: Callable[[], Any]) -> str:
 
 
 def test_signatures_and_what_they_take(model: Model, digits_bundle: Bundle):
-    signatures = digits_bundle.manifest["signatures"]
+    signatures = digits_bundle.manifest.signatures
     assert sorted(model.signatures) == sorted(signatures)
-    for name, signature in signatures.items():
-        assert model.inputs(name) == {
-            tensor: TensorSpec(tuple(shape), np.dtype(dtype))
-            for tensor, (dtype, shape) in signature["inputs"].items()
-        }
+    for name, inputs in signatures.items():
+        assert model.inputs(name) == inputs
 
 
 def test_an_unknown_signature_is_refused(model: Model):

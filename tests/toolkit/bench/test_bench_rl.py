@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 from toolkit import zoo
 from toolkit.bench.reference import Reference
 from toolkit.bench.rl import tables

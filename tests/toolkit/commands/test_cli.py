@@ -51,12 +51,13 @@ def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path):
     assert "of the profile's 128 MiB (estimated: " in second
     assert " in micro-batches of 32; " in second
 
-    manifest = open_bundle(tmp_path / "build" / "weak").manifest
-    assert manifest["branch"]["name"] == "my_branch-branch"
-    assert manifest["branch"]["parameters"] == 4 * 10 + 3 * (6 * 6 * 4 + 1)
-    assert manifest["branch"]["shared_parameters"] == 4 * 10
-    assert [t["name"] for t in manifest["tensors"] if t["shared"]] == ["stem/kernel", "stem/bias"]
-    assert 0 < manifest["measured"]["peak_bytes"] < 128 * 2**20
+    bundle = open_bundle(tmp_path / "build" / "weak")
+    manifest = bundle.manifest
+    assert manifest.branch.name == "my_branch-branch"
+    assert manifest.branch.parameters == 4 * 10 + 3 * (6 * 6 * 4 + 1)
+    assert manifest.branch.shared_parameters == 4 * 10
+    assert [t.name for t in manifest.shared.tensors] == ["stem/kernel", "stem/bias"]
+    assert 0 < bundle.measured.peak_bytes < 128 * 2**20
     assert [path.name for path in (tmp_path / "build").iterdir()] == ["weak"]
 
 
@@ -67,7 +68,7 @@ def test_a_script_gets_the_manifest_and_nothing_else(tmp_path: Path):
     assert (ran.returncode, ran.stderr) == (0, "")
     told = json.loads(ran.stdout)
     assert told.pop("bundle") == "build/weak"
-    assert told == open_bundle(tmp_path / "build" / "weak").manifest
+    assert told == open_bundle(tmp_path / "build" / "weak").manifest.to_json()
 
 
 def test_profiles_as_json_hold_every_key(toolkit: Toolkit):
@@ -123,7 +124,7 @@ def test_inspect_as_json_is_the_manifest_and_the_operations(
     assert (ran.code, ran.err) == (0, "")
     report = json.loads(ran.out)
     operations = report.pop("operations")
-    assert report == digits_bundle.manifest
+    assert report == digits_bundle.manifest.to_json()
     assert report["signatures"].keys() <= operations[MODEL].keys()  # and one that initialises
     assert operations[MODEL]["get_shared"] == {"CALL_ONCE": 1, "READ_VARIABLE": 4, "VAR_HANDLE": 4}
     assert operations[INFER]["infer"]["CONV_2D"] == 2
@@ -459,7 +460,7 @@ def test_inspect_refuses_a_damaged_manifest(toolkit: Toolkit, own_bundle: Bundle
     assert toolkit("inspect", own_bundle.folder).refusal.startswith(
         f"{file} cannot be read as JSON (Unterminated string "
     )
-    file.write_text(json.dumps(own_bundle.manifest | {"format": 2}))
+    file.write_text(json.dumps(own_bundle.manifest.to_json() | {"format": 2}))
     assert toolkit("inspect", own_bundle.folder).refusal == (
         f"{file} has format 2; this version reads 1."
     )

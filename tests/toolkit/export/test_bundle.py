@@ -1,5 +1,6 @@
 """An export is repeatable, tried out before it is believed, and never half done."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 from broker.aggregator.slice_file import read_slice
-from firmware_sim.bundle.reader import FILES, Bundle, open_bundle
+from firmware_sim.bundle.manifest import Measured
+from firmware_sim.bundle.reader import FILES, MANIFEST, Bundle, open_bundle
 from profiles import load_profile
 from toolkit import zoo
 from toolkit.branch.branch import Branch
@@ -34,7 +36,7 @@ def digits(seed: int) -> Branch:
 def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the stages that take seconds: model.tflite is empty and nothing is measured."""
     monkeypatch.setattr(stages, "convert_module", lambda module: b"")
-    monkeypatch.setattr(stages, "try_out", lambda *arguments: {"peak_bytes": 0})
+    monkeypatch.setattr(stages, "try_out", lambda *arguments: Measured("none", "0", 1, 0, 0, 0.0))
     nothing = MemoryEstimate(0, 0, 0, 0, 0, 0, 0)
     monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: nothing)
 
@@ -50,10 +52,10 @@ def test_the_same_seed_writes_the_same_bundle_in_place_of_the_previous_one(
     examples = calibration_for(branch, "digits", None)
     again = export(branch, WEAK, own_bundle.folder, calibration=examples, progress=heard.append)
     assert heard == list(STAGES)
-    assert again.manifest["fingerprint"] == digits_bundle.manifest["fingerprint"]
+    assert again.manifest.fingerprint == digits_bundle.manifest.fingerprint
     assert again.slice.read_bytes() == digits_bundle.slice.read_bytes()
     assert again.infer.read_bytes() == digits_bundle.infer.read_bytes()
-    assert again.manifest["tensors"] == digits_bundle.manifest["tensors"]
+    assert again.manifest.tensors == digits_bundle.manifest.tensors
     assert [path.name for path in again.folder.parent.iterdir()] == ["weak"]
 
 
@@ -62,8 +64,8 @@ def test_another_seed_keeps_the_fingerprint_and_changes_the_values(
     digits_bundle: Bundle, tmp_path: Path
 ):
     other = export(digits(seed=1), WEAK, tmp_path / "weak")
-    assert other.manifest["fingerprint"] == digits_bundle.manifest["fingerprint"]
-    assert other.manifest["tensors"] == digits_bundle.manifest["tensors"]
+    assert other.manifest.fingerprint == digits_bundle.manifest.fingerprint
+    assert other.manifest.tensors == digits_bundle.manifest.tensors
     assert other.slice.read_bytes() != digits_bundle.slice.read_bytes()
 
 
@@ -71,11 +73,11 @@ def test_another_seed_keeps_the_fingerprint_and_changes_the_values(
 def test_the_complex_branch_has_the_same_slice(digits_bundle: Bundle, tmp_path: Path):
     branch = zoo.build("digits", "complex")
     other = export(branch, load_profile("powerful"), tmp_path / "powerful")
-    assert other.manifest["fingerprint"] == digits_bundle.manifest["fingerprint"]
+    assert other.manifest.fingerprint == digits_bundle.manifest.fingerprint
 
 
 def test_the_manifest_describes_the_files(digits_bundle: Bundle):
-    manifest = digits_bundle.manifest
+    manifest = json.loads((digits_bundle.folder / MANIFEST).read_text())
     assert tuple(manifest["files"]) == FILES
     for name in FILES:
         assert manifest["files"][name]["bytes"] == (digits_bundle.folder / name).stat().st_size
@@ -89,7 +91,7 @@ def test_the_manifest_describes_the_files(digits_bundle: Bundle):
 
 
 def test_the_manifest_tells_how_the_branch_learns_and_what_it_takes(digits_bundle: Bundle):
-    manifest = digits_bundle.manifest
+    manifest = json.loads((digits_bundle.folder / MANIFEST).read_text())
     assert (manifest["format"], manifest["batch_size"]) == (1, 32)
     assert manifest["calibration"] == "scikit-learn digits"
     assert manifest["branch"] == {

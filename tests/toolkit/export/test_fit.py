@@ -11,6 +11,7 @@ import pytest
 
 import toolkit.export.bundle as stages
 import toolkit.export.trial as trial
+from firmware_sim.bundle.manifest import Measured
 from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.branch.branch import Branch
@@ -142,9 +143,10 @@ def test_a_width_is_judged_in_the_micro_batches_that_an_export_takes(
     def convert(module: TrainingModule) -> bytes:
         return f"{module.branch.name} {module.micro_batch}".encode()
 
-    def measure(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
+    def measure(branch: Branch, profile: Profile, model: Path) -> Measured:
         width, micro = map(int, model.read_text().split())
-        return {"peak_bytes": (60 + 10 * width + width * micro) * 2**20, "step_seconds": 0.1}
+        peak = (60 + 10 * width + width * micro) * 2**20
+        return Measured("none", "0", 1, peak, 0, 0.1)
 
     for module in (stages, trial):
         monkeypatch.setattr(module, "convert_module", convert)

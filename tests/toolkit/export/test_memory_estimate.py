@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from firmware_sim.bundle.manifest import Measured
 from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.branch.branch import Branch
@@ -128,10 +128,10 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], N
         def convert(module: TrainingModule) -> bytes:
             return f"{module.branch.name} {module.micro_batch}".encode()
 
-        def measure(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
+        def measure(branch: Branch, profile: Profile, model: Path) -> Measured:
             name, micro = model.read_text().split()
             assert name == branch.name
-            return {"peak_bytes": int((mib[name] + int(micro) / 4) * MIB)}
+            return Measured("none", "0", 1, int((mib[name] + int(micro) / 4) * MIB), 0, 0.1)
 
         estimate = MemoryEstimate(0, 0, 0, 0, 0, 0, 1)
         for module in (stages, trial):
@@ -148,11 +148,11 @@ def test_an_export_takes_the_largest_micro_batch_that_fits(
 ):
     measuring({"digits-lightweight": mib})
     made = export(zoo.build("digits", "lightweight"), WEAK, tmp_path / "weak")
-    assert (made.manifest["batch_size"], made.manifest["micro_batch_size"]) == (32, micro)
+    assert (made.manifest.batch_size, made.manifest.micro_batch_size) == (32, micro)
     assert made.model.read_text() == f"digits-lightweight {micro}"
-    assert made.manifest["measured"]["peak_bytes"] == int((mib + micro / 4) * MIB)
-    assert made.manifest["signatures"]["accumulate"]["inputs"]["x"][1][0] == micro
-    assert ("step" in made.manifest["signatures"]) == (micro < 32)
+    assert made.measured.peak_bytes == int((mib + micro / 4) * MIB)
+    assert made.manifest.signatures["accumulate"]["x"].shape[0] == micro
+    assert ("step" in made.manifest.signatures) == (micro < 32)
 
 
 @pytest.mark.parametrize(

@@ -51,5 +51,5 @@ def test_what_is_measured_is_the_profiles_runtime(
     profile = replace(WEAK, runtime="tflite-runtime", threads=2)
     measured = try_out(digits(seed=0), profile, digits_bundle.model)
     assert asked == [("ai-edge-litert", 2), ("tflite-runtime", 2)]
-    assert (measured["runtime"], measured["threads"]) == ("tflite-runtime", 2)
-    assert measured["runtime_version"].startswith("2.14.")
+    assert (measured.runtime, measured.threads) == ("tflite-runtime", 2)
+    assert measured.runtime_version.startswith("2.14.")

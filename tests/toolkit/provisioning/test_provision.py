@@ -22,7 +22,7 @@ from broker.protocol.topics import Topics
 from broker.transport.address import Credentials, parse_address
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Connected
-from firmware_sim.device import __main__ as device
+from firmware_sim.device import options as device
 from toolkit.errors import CertificateError, ToolkitError
 from toolkit.provisioning.certificates import (
     Validity,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from firmware_sim.training.runtime import Array, Model
+from firmware_sim.tensor_spec import Array
+from firmware_sim.training.runtime import Model
 
 
 def main(runtime: str, folder: Path) -> None:

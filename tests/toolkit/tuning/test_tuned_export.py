@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from firmware_sim.bundle.manifest import Measured
 from firmware_sim.bundle.reader import Bundle, open_bundle
 from firmware_sim.training.limits import MIB
 from firmware_sim.tune import read_index
@@ -51,7 +52,7 @@ def tuning_file(folder: Path, formulation: str, *layers: str) -> Path:
 
 def test_without_a_tuning_the_shipped_one_is_used_and_named(digits_bundle: Bundle):
     tuning = shipped("ai-edge-litert")
-    assert digits_bundle.manifest["tuning"] == {
+    assert digits_bundle.manifest.tuning == {
         "source": "shipped",
         "layers": {
             name: {
@@ -75,7 +76,7 @@ def test_a_file_decides_which_operations_are_in_the_model(
         )
         assert (ran.code, ran.err) == (0, "")
         bundle = open_bundle(out)
-        assert bundle.manifest["tuning"] == {
+        assert bundle.manifest.tuning == {
             "source": f"{formulation}.json",
             "layers": {"8x8x1 3x3x4 first": {"formulation": formulation, "part_bytes": 2**20}},
         }
@@ -89,7 +90,7 @@ def test_tuning_by_measurement(toolkit: Toolkit, tiny: str, tmp_path: Path):
     out = tmp_path / "weak"
     ran = toolkit("export", "--profile", "weak", "--model", tiny, "--tune", "--out", out)
     assert (ran.code, ran.err) == (0, "")
-    tuning = open_bundle(out).manifest["tuning"]
+    tuning = open_bundle(out).manifest.tuning
     assert list(tuning["layers"]) == ["8x8x1 3x3x4 first"]
     assert tuning["source"] in ("shipped", "measured")  # as fast as each other, nearly
     assert ran.out.splitlines()[2] == (
@@ -133,10 +134,10 @@ def test_the_measured_tuning_is_kept_if_it_is_faster_and_fits(
     def measure(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
         source, size = model.read_text().split()
         if int(size) > micro:
-            return {"peak_bytes": 1000 * MIB, "step_seconds": 0.1}
+            return Measured("none", "0", 1, 1000 * MIB, 0, 0.1)
         if source == "shipped":
-            return {"peak_bytes": 100 * MIB, "step_seconds": 1.0}
-        return {"peak_bytes": int(mib * MIB), "step_seconds": seconds}
+            return Measured("none", "0", 1, 100 * MIB, 0, 1.0)
+        return Measured("none", "0", 1, int(mib * MIB), 0, seconds)
 
     def tune(branch: Branch, *, progress: Callable[[str], None], **options: Any) -> SourcedTuning:
         asked.append(options)
@@ -157,9 +158,9 @@ def test_the_measured_tuning_is_kept_if_it_is_faster_and_fits(
     assert [stage for stage in heard if ":" not in stage] == list(TUNED_STAGES)
     assert "tune: layer 1 of 2" in heard
     assert made.model.read_text() == f"{kept} {micro}"
-    assert made.manifest["tuning"]["source"] == kept
+    assert made.manifest.tuning["source"] == kept
     if kept == "measured":
-        chosen = made.manifest["tuning"]["layers"][DIGITS[1]]
+        chosen = made.manifest.tuning["layers"][DIGITS[1]]
         assert chosen == {"formulation": "none", "part_bytes": 12345}
 
 

@@ -10,7 +10,8 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from firmware_sim.training.runtime import Array, Model
+from firmware_sim.tensor_spec import Array
+from firmware_sim.training.runtime import Model
 from toolkit.branch.branch import Branch
 from toolkit.experiment.cell import BATCH, Cell
 from toolkit.training.module import TARGET

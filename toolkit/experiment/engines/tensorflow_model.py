@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from firmware_sim.training.runtime import Model, TensorSpec
+from firmware_sim.tensor_spec import TensorSpec
+from firmware_sim.training.runtime import Model
 from toolkit.autodiff.program import Node, Program, Value
 from toolkit.autodiff.rules import RULES
 from toolkit.autodiff.rules.random import RULES as RANDOM_RULES

@@ -11,7 +11,7 @@ from firmware_sim.playing.environments import make_environment
 from firmware_sim.playing.options import usual_options
 from firmware_sim.playing.plain_replay import PlainReplay, entry_bytes
 from firmware_sim.playing.replay import StackedReplay, bytes_for
-from firmware_sim.training.runtime import TensorSpec
+from firmware_sim.tensor_spec import TensorSpec
 from toolkit.experiment.cell import BATCH, POWERFUL
 from toolkit.experiment.players.cell import PlayerCell
 

@@ -11,7 +11,7 @@ from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.cifar10 import read_cifar10
 from firmware_sim.tasks.digits import read_digits
 from firmware_sim.tasks.labelled import Examples
-from firmware_sim.tasks.state import arrays_digest
+from firmware_sim.training.task_state import arrays_digest
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import check_known
 from toolkit.experiment.supervised.cell import CIFAR10, DIGITS, TASKS

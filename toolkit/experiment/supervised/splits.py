@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.cell import parse_split
 

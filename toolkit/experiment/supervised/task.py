@@ -13,7 +13,8 @@ import numpy as np
 from broker.protocol.wire import below
 from firmware_sim.tasks.labelled import Examples, LabelledTask
 from firmware_sim.tasks.supervised import evaluate
-from firmware_sim.training.runtime import Array, Model
+from firmware_sim.tensor_spec import Array
+from firmware_sim.training.runtime import Model
 from toolkit.experiment.cell import BATCH
 from toolkit.experiment.engines.models import use_random_stream
 from toolkit.experiment.supervised.splits import Part

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.splits import Part, divide
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from firmware_sim.tasks.labelled import Examples
-from firmware_sim.training.runtime import TensorSpec
+from firmware_sim.tensor_spec import TensorSpec
 from toolkit.experiment.supervised.splits import Part
 from toolkit.experiment.supervised.task import OnScores, StudyTask
 

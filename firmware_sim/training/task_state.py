@@ -1,4 +1,4 @@
-"""What a task remembers, as plain arrays: a digest of its data, and a few counters."""
+"""The state of a task as plain arrays: a digest of its data, and some counters."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from firmware_sim.errors import TaskError
-from firmware_sim.training.runtime import Array
+from firmware_sim.tensor_spec import Array
 
 
 def arrays_digest(*parts: Array) -> bytes:
-    """sha256 over shapes, types and values."""
+    """sha256 over the shapes, types and values of arrays."""
     found = hashlib.sha256()
     for part in parts:
         found.update(f"{part.dtype}{part.shape}".encode())
@@ -21,13 +21,13 @@ def arrays_digest(*parts: Array) -> bytes:
 
 
 def pack(data: bytes, **counters: int) -> dict[str, Array]:
-    """Arrays that any tensor format can hold."""
+    """Returns a state: arrays that any tensor format can hold."""
     numbers = {name: np.array(value, np.int64) for name, value in counters.items()}
     return {"data": np.frombuffer(data, np.uint8).copy(), **numbers}
 
 
 def unpack(state: Mapping[str, Array], data: bytes, *counters: str) -> list[int]:
-    """The counters of a state that was packed for the same data."""
+    """Returns the counters of a state; raises `TaskError` if it was packed for other data."""
     if state.keys() != {"data", *counters}:
         raise TaskError(f"a state of this task holds data, {', '.join(counters)}, and no more.")
     if state["data"].tobytes() != data:

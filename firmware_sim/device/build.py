@@ -1,0 +1,91 @@
+"""Puts a device together: bundle → task → model → rounds → agent.
+
+The program, the fleets in one process and the tests all use these functions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from broker.log import Log
+from broker.protocol.messages import DeviceState, to_bytes
+from broker.protocol.slice import Slice
+from broker.protocol.topics import Topics
+from broker.transport.channel import OpenChannel
+from broker.transport.transport import Will
+from firmware_sim.bundle.reader import Bundle
+from firmware_sim.device.agent import Agent
+from firmware_sim.device.compression import Compression
+from firmware_sim.training.checkpoint import Checkpoints
+from firmware_sim.training.learner import Learner
+from firmware_sim.training.rounds import Plan, Rounds
+from firmware_sim.training.runtime import Model, runtime_for
+from firmware_sim.training.task import Task
+
+
+def make_rounds(
+    bundle: Bundle,
+    task: Task,
+    *,
+    device: str,
+    state: Path,
+    plan: Plan,
+    log: Log,
+    runtime: str | None = None,
+    threads: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    cap_reached: Callable[[], bool] = lambda: False,
+    alive: Callable[[], None] = lambda: None,
+) -> Rounds:
+    """Loads the bundle's model and prepares rounds of training, with checkpoints in `state`.
+
+    By default the runtime is the one that the bundle was made for, and threads are the profile's.
+    """
+    model = Model(
+        bundle.model,
+        runtime=runtime_for(bundle, runtime),
+        threads=threads or bundle.manifest.profile.threads,
+    )
+    checkpoints = Checkpoints(state, device=device, bundle=bundle.model_digest)
+    learner = Learner(model, task, bundle.manifest.shared)
+    return Rounds(
+        learner, checkpoints, plan, log, clock=clock, cap_reached=cap_reached, alive=alive
+    )
+
+
+def make_agent(
+    device: str,
+    rounds: Rounds,
+    shared: Slice,
+    *,
+    topics: Topics,
+    open_channel: OpenChannel,
+    limit: int,
+    log: Log,
+    about: Mapping[str, Any] | None = None,
+    encoding: str = "float32",
+    clock: Callable[[], float] = time.monotonic,
+) -> Agent:
+    """Connects a device that trains `rounds` to its fleet; `limit` is the largest message."""
+    gone = to_bytes(DeviceState(device=device, online=False))
+    channel = open_channel(
+        client_id=topics.client_id(device),
+        subscriptions=topics.of_device(device),
+        will=Will(topics.state(device), gone),
+        limit=limit,
+    )
+    return Agent(
+        device=device,
+        shared=shared,
+        rounds=rounds,
+        channel=channel,
+        topics=topics,
+        limit=limit,
+        log=log,
+        about=about or {},
+        compression=Compression(encoding, rounds.residual),
+        clock=clock,
+    )
