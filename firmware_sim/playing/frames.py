@@ -1,137 +1,43 @@
-"""Keeps the frames of a game in few bytes: what changed, and now and then a whole one beside it.
+"""Keeps the newest frames of a game in few bytes, and shows stacks of them.
 
     number:   0      1        2            7        8        9
     record:   -      changes  changes  …   changes  changes  changes  …
               key                                   key
     after:    0      1        2            7        0        1            frames since its key
 
-Changes lead from the frame before to this one; they are n places (uint16, little-endian), m moves
-(uint8 to, uint8 from) and n values (uint8). A move takes a whole row of the frame before to
-another height: where a game scrolls, it stands for many pixels. Then the pixels at the places get
-the values. A key is a frame under raw deflate. There is one at least every `CHAIN` frames, so that
-showing any frame takes one inflation and fewer than `CHAIN` changes, and the frames after it take
-nothing but changes. Where changes would be long a key stands alone.
-
-Records lie one after the other in chunks, of which none is ever crossed. A record's position is
-counted in bytes from the first record ever; the index is in memory, the chunks are in memory or in
-a file. What goes is the oldest chain.
+`frame_codec` has the format of a record, `arena` the places where records are stored, one after the
+other. The index of records is in memory. When the space is used up, the oldest chain is dropped: a
+key and the frames up to the next key.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-import weakref
-import zlib
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
+from firmware_sim.playing.arena import CHUNK, Arena
+from firmware_sim.playing.frame_codec import (
+    CHAIN,
+    CHANGE_BYTES,
+    MOST_PIXELS,
+    MOST_ROWS,
+    MOVE_BYTES,
+    Encoder,
+    inflate,
+)
 from firmware_sim.tensor_spec import Array
 
-CHAIN = 8  # frames from a key to the next, at most
 STACK = 4  # frames that a player sees at once
-CHUNK = 2**16  # bytes
 LEAST_CHUNKS = 4  # hold two chains and a stack of frames that do not compress at all
-MOST_ROWS = 2**8  # of a frame: moves are uint8
-MOST_PIXELS = 2**13  # of a frame: places are uint16, and deflate's window is this long
 INDEX_BYTES = 8 + 2 + 1 + 2 + 1  # of a frame: position, changes, moves, bytes of its key, after
-# Fixed codes are inflated in about two thirds of the time, for up to 9 % more bytes: a frame is so
-# short that reading tables of codes of its own takes long.
-_LEVEL, _STRATEGY = 6, zlib.Z_FIXED
-_WINDOW = -13  # log₂ of deflate's window in bytes; negative for neither header nor checksum
-_CHANGE_BYTES = 3  # a place and a value
-_MOVE_BYTES = 2
-_MOST_OF_KEY = 1.5  # changes of so many times a key's bytes are put on as fast as it is inflated
-_FEW = 150  # changed pixels, for which moves are not worth looking for
 _TO_OLDEST = np.arange(1 - CHAIN, 1)[:, None]  # frames of a chain, counted from the oldest shown
 _TO_NEWEST = np.arange(1 - STACK, 1)[:, None]  # frames after that, counted from the newest
 # A word has a pixel of STACK frames, the oldest in its lowest byte: which bytes are from before
 # frame k, and a factor that puts a pixel of frame k into all others.
 _BEFORE = [np.uint32((1 << 8 * k) - 1) for k in range(STACK)]
 _FROM_ON = [np.uint32(0x01010101 >> 8 * k << 8 * k) for k in range(STACK)]
-
-
-class Arena(Protocol):
-    """Bytes by position, in whole chunks; what lies before `forget`'s position may be gone."""
-
-    def write(self, position: int, record: bytes) -> None: ...
-
-    def read(self, start: int, stop: int) -> bytes | bytearray:
-        """What lies between two positions."""
-
-    def forget(self, position: int) -> None: ...
-
-
-class MemoryArena:
-    """Chunks in memory, made when they are first written."""
-
-    def __init__(self) -> None:
-        self._chunks: deque[bytearray] = deque()
-        self._first = 0  # number of the first chunk
-
-    def write(self, position: int, record: bytes) -> None:
-        number, offset = divmod(position, CHUNK)
-        while number - self._first >= len(self._chunks):
-            self._chunks.append(bytearray(CHUNK))
-        self._chunks[number - self._first][offset : offset + len(record)] = record
-
-    def read(self, start: int, stop: int) -> bytes | bytearray:
-        number, offset = divmod(start, CHUNK)
-        if offset + stop - start <= CHUNK:  # as most are, and pieces take as long as all the rest
-            return self._chunks[number - self._first][offset : offset + stop - start]
-        return b"".join(
-            self._chunks[number - self._first][begin:end]
-            for number, begin, end in _pieces(start, stop)
-        )
-
-    def forget(self, position: int) -> None:
-        while self._first < position // CHUNK and self._chunks:
-            self._chunks.popleft()
-            self._first += 1
-
-
-class DiskArena:
-    """Chunks in a file without a name: it goes with the process, however that ends.
-
-    It is read and not mapped, since mapped pages would count as memory of the process.
-    """
-
-    def __init__(self, folder: Path, chunks: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file, name = tempfile.mkstemp(dir=folder)
-        weakref.finalize(self, os.close, self._file)
-        Path(name).unlink()
-        self._chunks = chunks
-        # A full disk is noticed now, and not in the middle of a game.
-        os.posix_fallocate(self._file, 0, chunks * CHUNK)
-
-    def write(self, position: int, record: bytes) -> None:
-        os.pwrite(self._file, record, position % (self._chunks * CHUNK))
-
-    def read(self, start: int, stop: int) -> bytes | bytearray:
-        return b"".join(
-            os.pread(self._file, end - begin, number % self._chunks * CHUNK + begin)
-            for number, begin, end in _pieces(start, stop)
-        )
-
-    def forget(self, position: int) -> None:
-        """Nothing to do: later chunks take the place of earlier ones."""
-
-
-@dataclass(frozen=True)
-class _Record:
-    """A frame as it is stored."""
-
-    content: bytes  # places, moves and values, then the key
-    changes: int = 0
-    moves: int = 0
-    key_bytes: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +80,7 @@ class Frames:
         self._key_bytes = np.zeros(self._rows, np.uint16)
         self._after = np.zeros(self._rows, np.uint8)
         self._head = 0  # position behind the newest record
-        self._newest = np.zeros(self.pixels, np.uint8)
-        self._last_key_bytes = 0
+        self._encoder = Encoder(shape)
         self._canvas = np.empty((0, self.pixels), np.uint8)  # where the last batch was put together
 
     @property
@@ -185,7 +90,7 @@ class Frames:
 
     def append(self, frame: Array) -> None:
         pixels = np.ascontiguousarray(frame, np.uint8).reshape(-1)
-        record = self._encode(pixels)
+        record = self._encoder.encode(pixels)
         start = self._head
         if start % CHUNK + len(record.content) > CHUNK:
             start += CHUNK - start % CHUNK
@@ -198,7 +103,6 @@ class Frames:
         self._after[row] = 0 if record.key_bytes else self._after[before] + 1
         # Places can be read as uint16 only from even positions.
         self._head = start + len(record.content) + len(record.content) % 2
-        self._newest = pixels.copy()
         self.end += 1
 
     def stacks(self, newest: Array, out: Array) -> tuple[Array, Array]:
@@ -244,13 +148,13 @@ class Frames:
         data, shift = self._read(keys, newest)
         starts = self._position[rows] + shift[samples]
         changes, moves = self._counts(rows)
-        key_starts = starts + _CHANGE_BYTES * changes + _MOVE_BYTES * moves
+        key_starts = starts + CHANGE_BYTES * changes + MOVE_BYTES * moves
         key_bytes = self._key_bytes[rows]
         whole = (numbers == keys[samples]) | (changes == 0) & (key_bytes > 0)
         changes[whole] = moves[whole] = 0  # such a frame needs none
 
         halves = data.view("<u2")
-        first_values = starts + 2 * changes + _MOVE_BYTES * moves
+        first_values = starts + 2 * changes + MOVE_BYTES * moves
         values = data[_ranges(first_values, changes)]
         starts //= 2
         places = np.repeat(samples * self.pixels, changes)
@@ -282,7 +186,7 @@ class Frames:
         last = newest % self._rows
         changes, moves = self._counts(last)
         starts = self._position[oldest % self._rows]
-        stops = self._position[last] + _CHANGE_BYTES * changes + _MOVE_BYTES * moves
+        stops = self._position[last] + CHANGE_BYTES * changes + MOVE_BYTES * moves
         stops += self._key_bytes[last]
         stops += stops % 2
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
@@ -296,44 +200,11 @@ class Frames:
 
     def _put_on(self, canvas: Array, step: _Step) -> None:
         for sample, key in step.keys:
-            canvas[sample] = np.frombuffer(zlib.decompress(key, _WINDOW, self.pixels), np.uint8)
+            canvas[sample] = inflate(key, self.pixels)
         if len(step.to_rows):
             rows = canvas.reshape(-1, self._shape[1])
             rows[step.to_rows] = rows[step.from_rows]
         canvas.reshape(-1)[step.places] = step.values
-
-    def _encode(self, pixels: Array) -> _Record:
-        places, moves = np.flatnonzero(pixels != self._newest), b""
-        if len(places) > _FEW:
-            moved, found = self._moved(pixels)
-            left = np.flatnonzero(pixels != moved)
-            if 2 * len(left) < len(places):  # moves take time when they are shown
-                places, moves = left, found
-        changes = places.astype("<u2").tobytes() + moves + pixels[places].tobytes()
-        longest = min(_MOST_OF_KEY * self._last_key_bytes, longest_changes(self.pixels))
-        related = self.end > 0 and len(changes) <= longest
-        if related and self._after[(self.end - 1) % self._rows] + 1 < CHAIN:
-            return _Record(changes, len(places), len(moves) // _MOVE_BYTES)
-        deflate = zlib.compressobj(_LEVEL, wbits=_WINDOW, strategy=_STRATEGY)
-        key = deflate.compress(pixels.data) + deflate.flush()
-        self._last_key_bytes = len(key)
-        if not related:
-            return _Record(key, key_bytes=len(key))
-        return _Record(changes + key, len(places), len(moves) // _MOVE_BYTES, len(key))
-
-    def _moved(self, pixels: Array) -> tuple[Array, bytes]:
-        """The newest frame with rows moved so that it looks more like `pixels`, and the moves."""
-        old, new = self._newest.reshape(self._shape), pixels.reshape(self._shape)
-        differ = np.count_nonzero(old != new, axis=1)
-        to = np.flatnonzero(differ)
-        # Every fourth pixel is enough to find the row that is most alike.
-        coarse = np.ascontiguousarray(old[:, ::4])
-        from_ = np.count_nonzero(new[to, None, ::4] != coarse, axis=2).argmin(axis=1)
-        better = np.count_nonzero(new[to] != old[from_], axis=1) + 1 < differ[to]
-        to, from_ = to[better], from_[better]
-        moved = old.copy()
-        moved[to] = old[from_]
-        return moved.reshape(-1), np.stack([to, from_], axis=1).astype(np.uint8).tobytes()
 
     def _make_room(self, start: int) -> None:
         """Drops the oldest chains until one more frame at `start` is within both limits."""
@@ -353,28 +224,12 @@ class Frames:
         return number
 
 
-def _pieces(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """The chunks between two positions, with the part of each."""
-    for number in range(start // CHUNK, (stop - 1) // CHUNK + 1):
-        yield number, max(start - number * CHUNK, 0), min(stop - number * CHUNK, CHUNK)
-
-
 def _ranges(starts: Array, counts: Array) -> Array:
     """start, start + 1, …, `count` numbers each, one range behind the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     ranges: Array = np.repeat(starts - (ends - counts), counts) + np.arange(total)
     return ranges
-
-
-def longest_key(pixels: int) -> int:
-    """Bytes of a frame that does not compress: deflate's stored blocks have short headers."""
-    return pixels + 16
-
-
-def longest_changes(pixels: int) -> int:
-    """So few bytes that changes, with a key every CHAIN frames, are never more than keys alone."""
-    return pixels // 2
 
 
 def _before(counts: Array) -> Array:

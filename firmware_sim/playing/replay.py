@@ -22,18 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from firmware_sim.playing.frames import (
-    CHAIN,
-    CHUNK,
-    INDEX_BYTES,
-    LEAST_CHUNKS,
-    STACK,
-    DiskArena,
-    Frames,
-    MemoryArena,
-    longest_changes,
-    longest_key,
-)
+from firmware_sim.playing.arena import CHUNK, DiskArena, MemoryArena
+from firmware_sim.playing.frame_codec import CHAIN, longest_changes, longest_key
+from firmware_sim.playing.frames import INDEX_BYTES, LEAST_CHUNKS, STACK, Frames
 from firmware_sim.tensor_spec import Array
 
 MOST_FRAMES = 1_000_000  # the paper's replay on powerful devices

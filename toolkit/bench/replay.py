@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from firmware_sim.playing.arena import CHUNK, MemoryArena
 from firmware_sim.playing.environments.atari import AtariGame
-from firmware_sim.playing.frames import CHUNK, STACK, Frames, MemoryArena
+from firmware_sim.playing.frames import STACK, Frames
 from firmware_sim.playing.options import DqnOptions
 from firmware_sim.playing.replay import bytes_for
 from firmware_sim.tensor_spec import Array

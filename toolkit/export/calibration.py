@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from firmware_sim.playing.environments.atari import channels_last, vector_environment
+from firmware_sim.playing.options import DqnOptions
+from firmware_sim.tasks.arrays import read_arrays
 from firmware_sim.tasks.digits import digit_images
+from firmware_sim.tensor_spec import Array
 from toolkit.branch.branch import Branch
 from toolkit.errors import ModelError
 from toolkit.export.bundle import Calibration
@@ -31,36 +30,23 @@ def calibration_for(branch: Branch, task: str | None, file: Path | None) -> Cali
     return Calibration("synthetic images", synthetic_examples(branch, COUNT))
 
 
-def atari_frames(count: int) -> npt.NDArray[np.uint8]:
-    """Stacked 84×84 grey frames of a player that moves at random."""
-    from ale_py.vector_env import AtariVectorEnv
-
+def atari_frames(count: int) -> Array:
+    """Returns stacked 84×84 grey frames of a player that moves at random."""
     players = 4
-    environment = AtariVectorEnv("breakout", num_envs=players)
+    environment = vector_environment("breakout", DqnOptions().episode_steps, players=players)
     rng = np.random.default_rng(0)
     frames, _ = environment.reset(seed=0)
-    found: list[npt.NDArray[np.uint8]] = []
+    found: list[Array] = []
     while len(found) * players < count:
         actions = rng.integers(0, environment.single_action_space.n, players)
         frames, *_ = environment.step(actions)
-        found.append(frames.transpose(0, 2, 3, 1))  # the stack becomes channels
+        found.append(channels_last(frames))
     environment.close()
     return np.concatenate(found)[:count]
 
 
-def _from_file(file: Path, branch: Branch) -> npt.NDArray[Any]:
-    try:
-        with file.open("rb") as opened:
-            arrays = np.load(opened, allow_pickle=False)
-            if not isinstance(arrays, Mapping):  # a lone .npy
-                raise ModelError(f"{file} is no .npz file; np.savez(file, x=examples) writes one.")
-            examples = arrays["x"]
-    except KeyError:
-        raise ModelError(f"{file} has no array 'x' with examples.") from None
-    except OSError as error:
-        raise ModelError(f"{file} cannot be read ({error.strerror or error}).") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ModelError(f"{file} cannot be read as .npz ({error}).") from None
+def _from_file(file: Path, branch: Branch) -> Array:
+    (examples,) = read_arrays(file, "x")
     if examples.shape[1:] != branch.input_shape or examples.dtype != branch.input_dtype:
         raise ModelError(
             f"{file} holds {examples.dtype}{list(examples.shape[1:])} examples; the branch takes "
@@ -68,4 +54,4 @@ def _from_file(file: Path, branch: Branch) -> npt.NDArray[Any]:
         )
     if not len(examples) or not np.isfinite(examples).all():
         raise ModelError(f"{file} must hold at least one example, and only finite numbers.")
-    return np.asarray(examples)
+    return examples

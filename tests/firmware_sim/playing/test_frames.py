@@ -8,17 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from firmware_sim.playing.frames import (
-    CHAIN,
-    CHUNK,
-    LEAST_CHUNKS,
-    MOST_PIXELS,
-    STACK,
-    Arena,
-    DiskArena,
-    Frames,
-    MemoryArena,
-)
+from firmware_sim.playing.arena import CHUNK, Arena, DiskArena, MemoryArena
+from firmware_sim.playing.frame_codec import CHAIN, MOST_PIXELS
+from firmware_sim.playing.frames import LEAST_CHUNKS, STACK, Frames
 
 Pixels = npt.NDArray[np.uint8]
 SHAPE = (30, 40)

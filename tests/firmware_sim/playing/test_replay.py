@@ -12,9 +12,10 @@ from firmware_sim.bundle.manifest import FileEntry, Measured, Tensor
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.make_task import TaskOptions
 from firmware_sim.errors import BundleError, TaskError
+from firmware_sim.playing.arena import CHUNK
 from firmware_sim.playing.budget import PLAYER_BYTES, make_replay, memory_left, storage_left
-from firmware_sim.playing.environments.atari import AtariGame
-from firmware_sim.playing.frames import CHUNK, STACK
+from firmware_sim.playing.environments.atari import AtariGame, vector_environment
+from firmware_sim.playing.frames import STACK
 from firmware_sim.playing.replay import ENTRY_BYTES, Replay, Transitions, bytes_for
 from profiles import load_profile
 from tests.harness.manifests import MIB, a_manifest
@@ -165,9 +166,7 @@ def test_memory_is_used_again_once_nobody_holds_its_batch():
 
 
 def test_stacks_equal_those_that_the_environment_shows():
-    from ale_py.vector_env import AtariVectorEnv
-
-    environment = AtariVectorEnv("breakout", num_envs=1, max_num_frames_per_episode=60)
+    environment = vector_environment("breakout", 15)
     replay = Replay(bytes_for(100), most_frames=100)
     rng = np.random.default_rng(0)
     seen: list[tuple[Frames, Frames]] = []  # a step's place here is stored as its action

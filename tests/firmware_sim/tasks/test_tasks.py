@@ -326,7 +326,8 @@ def test_an_unknown_exchange_is_refused_at_once(digits_bundle: Bundle, model: Mo
     ("changes", "sentence"),
     [
         ({"x_train": None},
-         " must hold the arrays x_train, y_train, x_test, y_test, or images, labels."),
+         " must be an .npz file with the arrays x_train, y_train, x_test, y_test, or images, "
+         "labels."),
         ({"x_train": np.zeros((103, 8, 8), np.uint8)},
          " holds x_train as uint8[103, 8, 8]; the bundle takes uint8[103, 8, 8, 1]."),
         ({"x_test": np.zeros((7, 8, 8, 1))},

@@ -371,8 +371,8 @@ DIGITS = np.zeros((3, 8, 8, 1), np.uint8)
         (b"", "{file} cannot be read as .npz (No data left in file)."),
         (b"PK\x03\x04 garbage", "{file} cannot be read as .npz (File is not a zip file)."),
         (b"\x80\x04 garbage", "{file} cannot be read as .npz (Cannot load file containing "),
-        (DIGITS, "{file} is no .npz file; np.savez(file, x=examples) writes one."),
-        ({"images": DIGITS}, "{file} has no array 'x' with examples."),
+        (DIGITS, "{file} must be an .npz file with the array x."),
+        ({"images": DIGITS}, "{file} must be an .npz file with the array x."),
         ({"x": DIGITS[:, :7]}, "{file} holds uint8[7, 8, 1] examples; the branch takes "
                                "uint8[8, 8, 1]."),
         ({"x": DIGITS.astype(np.float32)}, "{file} holds float32[8, 8, 1] examples; the branch "
