@@ -20,7 +20,7 @@ def report(bundle: Bundle, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("runtime", installed_runtimes())
-def test_a_device_trains_the_same_and_takes_more(digits_bundle: Bundle, runtime: str):
+def test_a_device_trains_the_same_and_takes_more(digits_bundle: Bundle, runtime: str) -> None:
     """It begins from a checkpoint of the untrained model, which must change nothing."""
     options = ("--runtime", runtime, "--steps", "3", "--batch", "32")
     bare, device = report(digits_bundle, *options), report(digits_bundle, *options, "--device")
@@ -34,7 +34,7 @@ def test_a_device_trains_the_same_and_takes_more(digits_bundle: Bundle, runtime:
     assert device["peak_bytes"] > bare["peak_bytes"] + 4 * 2**20
 
 
-def test_a_batch_that_cannot_be_divided_is_refused(digits_bundle: Bundle):
+def test_a_batch_that_cannot_be_divided_is_refused(digits_bundle: Bundle) -> None:
     command = [sys.executable, "-m", "firmware_sim.measure", str(digits_bundle.model)]
     ran = subprocess.run([*command, "--batch", "33"], capture_output=True, text=True, check=False)
     assert ran.returncode == 1

@@ -45,7 +45,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_the_file_holds_every_time_and_the_least_is_chosen(
     made: Path, tmp_path: Path, runtime: str
-):
+) -> None:
     out = tmp_path / "tuning.json"
     ran = run(made, "--runtime", runtime, "--out", out)
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
@@ -73,7 +73,7 @@ def test_the_file_holds_every_time_and_the_least_is_chosen(
     }
 
 
-def test_the_fastest_wins(made: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_fastest_wins(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from firmware_sim import tune as module
 
     def timed(layer: Any, **options: Any) -> dict[str, float]:
@@ -87,12 +87,12 @@ def test_the_fastest_wins(made: Path, monkeypatch: pytest.MonkeyPatch):
     assert said[0] == ("1/2 6x7x3 3x2x5: rows, 1000.00 ms, 2.5 times as fast as the slowest of 5")
 
 
-def test_a_device_needs_nothing_but_numpy_and_a_runtime(made: Path, tmp_path: Path):
+def test_a_device_needs_nothing_but_numpy_and_a_runtime(made: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from firmware_sim.tune import main; main(sys.argv[1:]);"
         "print(*{name.partition('.')[0] for name in sys.modules})"
     )
-    command = [sys.executable, "-c", code, made, "--out", tmp_path / "tuning.json"]
+    command = [sys.executable, "-c", code, str(made), "--out", str(tmp_path / "tuning.json")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     loaded = set(ran.stdout.split())
     assert "ai_edge_litert" in loaded
@@ -108,7 +108,7 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_a_folder_without_candidates_is_refused(tmp_path: Path):
+def test_a_folder_without_candidates_is_refused(tmp_path: Path) -> None:
     ran = run(tmp_path, "--out", tmp_path / "tuning.json")
     assert (ran.returncode, ran.stderr) == (
         1,
@@ -118,7 +118,7 @@ def test_a_folder_without_candidates_is_refused(tmp_path: Path):
     assert not (tmp_path / "tuning.json").exists()
 
 
-def test_a_runtime_that_is_not_there_is_refused(made: Path, tmp_path: Path):
+def test_a_runtime_that_is_not_there_is_refused(made: Path, tmp_path: Path) -> None:
     ran = run(made, "--runtime", "litert", "--out", tmp_path / "tuning.json")
     assert ran.returncode == 1
     assert ran.stderr == (
@@ -127,13 +127,13 @@ def test_a_runtime_that_is_not_there_is_refused(made: Path, tmp_path: Path):
     )
 
 
-def test_too_few_rounds_are_refused(made: Path):
+def test_too_few_rounds_are_refused(made: Path) -> None:
     ran = run(made, "--rounds", "6")
     assert ran.returncode == 2
     assert "--rounds is at least 7, --threads at least 1" in ran.stderr
 
 
-def test_damaged_candidates_are_refused(candidates: Path):
+def test_damaged_candidates_are_refused(candidates: Path) -> None:
     model = candidates / "1.tflite"
     model.write_bytes(model.read_bytes()[:-1] + b"?")
     assert refusal(candidates) == (
@@ -143,7 +143,7 @@ def test_damaged_candidates_are_refused(candidates: Path):
     assert refusal(candidates) == f"{model} cannot be read (No such file or directory)."
 
 
-def test_a_wrong_index_is_refused(candidates: Path):
+def test_a_wrong_index_is_refused(candidates: Path) -> None:
     path = candidates / INDEX
     index = json.loads(path.read_text())
     del index["layers"][0]["sha256"]

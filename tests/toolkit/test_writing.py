@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import writing
 from toolkit.errors import ExportError
 from toolkit.writing import make_folder, replacing
 
@@ -41,7 +40,7 @@ def target(tmp_path: Path) -> Path:
 # --- it works ------------------------------------------------------------------------------------
 
 
-def test_a_new_target_is_made_with_its_parents(tmp_path: Path):
+def test_a_new_target_is_made_with_its_parents(tmp_path: Path) -> None:
     target = tmp_path / "a" / "b" / "weak"
     write(target, "new")
     assert read(target) == "new"
@@ -49,7 +48,7 @@ def test_a_new_target_is_made_with_its_parents(tmp_path: Path):
     assert target.stat().st_mode & 0o777 == 0o755
 
 
-def test_the_draft_is_a_hidden_neighbour_until_it_is_done(tmp_path: Path):
+def test_the_draft_is_a_hidden_neighbour_until_it_is_done(tmp_path: Path) -> None:
     with replacing(tmp_path / "weak") as draft:
         (draft / "manifest.json").write_text("new")
         assert draft.parent == tmp_path
@@ -58,21 +57,21 @@ def test_the_draft_is_a_hidden_neighbour_until_it_is_done(tmp_path: Path):
     assert names(tmp_path) == ["weak"]
 
 
-def test_a_bundle_is_replaced_as_a_whole(target: Path):
+def test_a_bundle_is_replaced_as_a_whole(target: Path) -> None:
     write(target, "new")
     assert names(target) == ["manifest.json"]
     assert read(target) == "new"
     assert names(target.parent) == ["weak"]
 
 
-def test_an_empty_folder_is_replaced(tmp_path: Path):
+def test_an_empty_folder_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "weak").mkdir()
     write(tmp_path / "weak", "new")
     assert read(tmp_path / "weak") == "new"
     assert names(tmp_path) == ["weak"]
 
 
-def test_a_link_keeps_leading_to_the_bundle(target: Path, tmp_path: Path):
+def test_a_link_keeps_leading_to_the_bundle(target: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(target)
     write(link, "new")
@@ -81,14 +80,14 @@ def test_a_link_keeps_leading_to_the_bundle(target: Path, tmp_path: Path):
     assert (names(tmp_path), names(target.parent)) == (["build", "link"], ["weak"])
 
 
-def test_a_link_that_leads_to_itself_is_refused(tmp_path: Path):
+def test_a_link_that_leads_to_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "weak").symlink_to(tmp_path / "weak")
     with pytest.raises(ExportError, match=r"^cannot write the bundle to .*weak \(Not a directory"):
         write(tmp_path / "weak", "new")
     assert names(tmp_path) == ["weak"]
 
 
-def test_a_reader_finds_a_whole_bundle_at_every_moment(target: Path):
+def test_a_reader_finds_a_whole_bundle_at_every_moment(target: Path) -> None:
     found, missed, done = set(), [], threading.Event()
 
     def look() -> None:
@@ -115,7 +114,7 @@ def test_a_reader_finds_a_whole_bundle_at_every_moment(target: Path):
 
 
 @pytest.mark.parametrize("failure", [ExportError, KeyboardInterrupt, RuntimeError, SystemExit])
-def test_any_failure_leaves_the_previous_bundle(target: Path, failure: type[BaseException]):
+def test_any_failure_leaves_the_previous_bundle(target: Path, failure: type[BaseException]) -> None:
     with pytest.raises(failure), replacing(target) as draft:
         (draft / "manifest.json").write_text("half")
         raise failure
@@ -131,7 +130,7 @@ def test_any_failure_leaves_the_previous_bundle(target: Path, failure: type[Base
         (OSError("odd"), "odd"),
     ],
 )
-def test_an_error_of_the_system_is_a_sentence(target: Path, error: OSError, why: str):
+def test_an_error_of_the_system_is_a_sentence(target: Path, error: OSError, why: str) -> None:
     with pytest.raises(ExportError) as caught, replacing(target):
         raise error
     assert str(caught.value) == f"cannot write the bundle to {target} ({why})."
@@ -139,7 +138,7 @@ def test_an_error_of_the_system_is_a_sentence(target: Path, error: OSError, why:
 
 
 @pytest.mark.parametrize("name", ["file", "folder"])
-def test_what_is_no_bundle_is_refused_before_any_work(tmp_path: Path, name: str):
+def test_what_is_no_bundle_is_refused_before_any_work(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_text("mine")
@@ -151,7 +150,7 @@ def test_what_is_no_bundle_is_refused_before_any_work(tmp_path: Path, name: str)
     assert names(tmp_path) == ["file", "folder"]
 
 
-def test_a_target_below_a_file_is_refused(tmp_path: Path):
+def test_a_target_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ExportError, match=r"cannot write the bundle to .* \(Not a directory\)\."):
         write(tmp_path / "file" / "a" / "weak", "new")
@@ -163,14 +162,14 @@ def test_a_target_below_a_file_is_refused(tmp_path: Path):
 @pytest.mark.parametrize("out", [".", ".."])
 def test_the_folder_one_stands_in_is_refused(
     target: Path, monkeypatch: pytest.MonkeyPatch, out: str
-):
+) -> None:
     monkeypatch.chdir(target)
     with pytest.raises(ExportError, match=r"is the current folder or above it"):
         write(Path(out), "new")
     assert read(target) == "old"
 
 
-def test_a_killed_writer_leaves_the_previous_bundle(target: Path):
+def test_a_killed_writer_leaves_the_previous_bundle(target: Path) -> None:
     code = (
         "import sys, time, pathlib\n"
         "from toolkit.writing import replacing\n"
@@ -179,7 +178,7 @@ def test_a_killed_writer_leaves_the_previous_bundle(target: Path):
         "    print('begun', flush=True)\n"
         "    time.sleep(60)\n"
     )
-    command = [sys.executable, "-c", code, target]
+    command = [sys.executable, "-c", code, str(target)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "begun\n"
@@ -207,9 +206,9 @@ class NoExchange:
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, None])
 def test_without_the_exchange_two_renames_do(
     target: Path, monkeypatch: pytest.MonkeyPatch, number: int | None
-):
+) -> None:
     libc = NoExchange(number) if number else object()
-    monkeypatch.setattr(writing.ctypes, "CDLL", lambda *_, **__: libc)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: libc)
     kept = []
     rename = Path.rename
 
@@ -227,8 +226,8 @@ def test_without_the_exchange_two_renames_do(
 
 def test_a_failed_second_rename_brings_the_old_bundle_back(
     target: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(writing.ctypes, "CDLL", lambda *_, **__: NoExchange(errno.ENOSYS))
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: NoExchange(errno.ENOSYS))
     rename = Path.rename
 
     def failing(self: Path, to: Path) -> Path:
@@ -244,8 +243,10 @@ def test_a_failed_second_rename_brings_the_old_bundle_back(
     assert names(target.parent) == ["weak"]
 
 
-def test_another_refusal_of_the_exchange_is_an_error(target: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(writing.ctypes, "CDLL", lambda *_, **__: NoExchange(errno.EACCES))
+def test_another_refusal_of_the_exchange_is_an_error(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: NoExchange(errno.EACCES))
     with pytest.raises(ExportError, match=r"\(Permission denied\)\.$"):
         write(target, "new")
     assert (read(target), names(target.parent)) == ("old", ["weak"])

@@ -58,7 +58,9 @@ def test_theta_counts_once_the_aggregator_has_said_its_run(view: FleetView) -> N
     assert view.shared is None
     take(view, aggregator("run-1"))
     assert theta(view) == ("run-1", 3)
-    np.testing.assert_array_equal(view.shared.tensors["w"], [3, 3])
+    found = view.shared
+    assert found is not None
+    np.testing.assert_array_equal(found.tensors["w"], [3, 3])
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(range(4))], ids=str)

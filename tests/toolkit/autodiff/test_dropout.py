@@ -1,6 +1,7 @@
 """Dropout: the device draws its own numbers, and the gradient sees the mask of its forward pass."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -43,11 +44,15 @@ def traced(layer: Build, *shape: int, training: bool = True) -> tuple[Program, S
         y = tape[program.y]
         return y, tape.gradients(program.y, tf.ones_like(y), ("input/scale",))["input/scale"]
 
-    return program, lambda x: tuple(np.asarray(t) for t in step(tf.constant(x)))
+    def computed(x: Array) -> tuple[Array, Array]:
+        y, gradient = step(tf.constant(x))
+        return np.asarray(y), np.asarray(gradient)
+
+    return program, computed
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.8])
-def test_survivors_are_scaled_and_the_gradient_has_the_same_mask(rate):
+def test_survivors_are_scaled_and_the_gradient_has_the_same_mask(rate: float) -> None:
     _, step = traced(layers.Dropout(rate), WIDTH)
     x = np.random.default_rng(0).normal(size=(BATCH, WIDTH)).astype(np.float32)
     y, gradient = step(x)
@@ -58,7 +63,7 @@ def test_survivors_are_scaled_and_the_gradient_has_the_same_mask(rate):
     assert abs(np.mean(~kept) - rate) < 4 * np.sqrt(rate * (1 - rate) / x.size)
 
 
-def test_every_step_draws_anew():
+def test_every_step_draws_anew() -> None:
     _, step = traced(layers.Dropout(0.5), WIDTH)
     ones = np.ones((BATCH, WIDTH), np.float32)
     masks = [step(ones)[0] != 0 for _ in range(3)]
@@ -67,7 +72,7 @@ def test_every_step_draws_anew():
         assert 0.4 < np.mean(masks[a] == masks[b]) < 0.6
 
 
-def test_two_layers_draw_apart():
+def test_two_layers_draw_apart() -> None:
     def both(x: keras.KerasTensor) -> keras.KerasTensor:
         return layers.Concatenate()([layers.Dropout(0.5, name=name)(x) for name in ("one", "two")])
 
@@ -76,14 +81,14 @@ def test_two_layers_draw_apart():
     assert 0.4 < np.mean(one == two) < 0.6
 
 
-def test_no_dropout_in_inference():
+def test_no_dropout_in_inference() -> None:
     program, step = traced(layers.Dropout(0.5), WIDTH, training=False)
     x = np.random.default_rng(0).normal(size=(BATCH, WIDTH)).astype(np.float32)
     assert not any("Random" in node.op for node in program.nodes)
     np.testing.assert_array_equal(step(x)[0], x)
 
 
-def test_spatial_dropout_drops_whole_channels():
+def test_spatial_dropout_drops_whole_channels() -> None:
     _, step = traced(layers.SpatialDropout2D(0.5), 3, 3, 8)
     y, gradient = step(np.ones((BATCH, 3, 3, 8), np.float32))
     np.testing.assert_array_equal(y, np.broadcast_to(y[:, :1, :1], y.shape))
@@ -93,7 +98,7 @@ def test_spatial_dropout_drops_whole_channels():
 
 @pytest.mark.parametrize("shape", [(WIDTH,), (4, 3, 2)])
 @pytest.mark.parametrize("rate", [0.25, 0.6])
-def test_branch_dropout_drops_whole_examples(shape, rate):
+def test_branch_dropout_drops_whole_examples(shape: Any, rate: float) -> None:
     _, step = traced(BranchDropout(rate), *shape)
     x = np.random.default_rng(0).uniform(1, 2, (BATCH, *shape)).astype(np.float32)
     dropped = []
@@ -109,12 +114,12 @@ def test_branch_dropout_drops_whole_examples(shape, rate):
     assert np.any(dropped[0] != dropped[1])
 
 
-def test_branch_dropout_says_what_its_rate_may_be():
+def test_branch_dropout_says_what_its_rate_may_be() -> None:
     with pytest.raises(ValueError, match=r"rate is 1\.0; it must be at least 0 and below 1\."):
         BranchDropout(1.0)
 
 
-def test_noise_is_added_and_does_not_change_the_gradient():
+def test_noise_is_added_and_does_not_change_the_gradient() -> None:
     _, step = traced(layers.GaussianNoise(0.5), WIDTH)
     x = np.random.default_rng(0).normal(size=(BATCH, WIDTH)).astype(np.float32)
     y, gradient = step(x)

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -115,7 +116,9 @@ def check(model: keras.Model, x: Array | None = None, seed: int = 0) -> Tape:
     filters=st.tuples(channels, channels),
     seed=seeds,
 )
-def test_conv2d(kernel, strides, padding, size, filters, seed):
+def test_conv2d(
+    kernel: Any, strides: Any, padding: str, size: Any, filters: Any, seed: int
+) -> None:
     # There TensorFlow with oneDNN is wrong: one channel, one window to the right, several down.
     one_window = padding == "valid" and size[1] - kernel[1] < strides[1]
     assume(not (filters[0] == 1 and one_window and strides[0] == 1 < strides[1]))
@@ -127,7 +130,9 @@ def test_conv2d(kernel, strides, padding, size, filters, seed):
     ("kernel", "strides"), [(1, 3), (2, 4), ((1, 3), (3, 1)), ((4, 1), (2, 3)), (3, (1, 2)), (8, 4)]
 )
 @pytest.mark.parametrize("padding", ["same", "valid"])
-def test_conv2d_with_steps_larger_than_and_unlike_the_kernel(kernel, strides, padding):
+def test_conv2d_with_steps_larger_than_and_unlike_the_kernel(
+    kernel: Any, strides: Any, padding: str
+) -> None:
     check(around(layers.Conv2D(3, kernel, strides=strides, padding=padding), 11, 9, 2))
 
 
@@ -139,7 +144,7 @@ def test_conv2d_with_steps_larger_than_and_unlike_the_kernel(kernel, strides, pa
     filters=st.tuples(channels, channels),
     seed=seeds,
 )
-def test_dilated_conv2d(kernel, dilation, padding, filters, seed):
+def test_dilated_conv2d(kernel: Any, dilation: Any, padding: str, filters: Any, seed: int) -> None:
     layer = layers.Conv2D(filters[1], kernel, dilation_rate=dilation, padding=padding)
     check(around(layer, 11, 10, filters[0]), seed=seed)
 
@@ -147,7 +152,7 @@ def test_dilated_conv2d(kernel, dilation, padding, filters, seed):
 class Dilated(layers.Layer):
     """TensorFlow's own dilated convolution; Keras takes the pixels apart around a dense one."""
 
-    def __init__(self, kernel: tuple[int, int], filters: int, padding: str) -> None:
+    def __init__(self, kernel: tuple[int, int], filters: Any, padding: str) -> None:
         super().__init__()
         self.size, self.filters, self.padding = kernel, filters, padding
 
@@ -161,7 +166,7 @@ class Dilated(layers.Layer):
 @pytest.mark.parametrize("kernel", [(3, 2), (1, 3)])
 @pytest.mark.parametrize("filters", [1, 4])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_dilation_within_the_operation(kernel, filters, padding):
+def test_dilation_within_the_operation(kernel: Any, filters: Any, padding: str) -> None:
     check(around(Dilated(kernel, filters, padding), 8, 9, 2))
 
 
@@ -175,14 +180,16 @@ def test_dilation_within_the_operation(kernel, filters, padding):
     c=channels,
     seed=seeds,
 )
-def test_depthwise_conv2d(kernel, step, padding, size, multiplier, c, seed):
+def test_depthwise_conv2d(
+    kernel: Any, step: Any, padding: str, size: Any, multiplier: int, c: int, seed: int
+) -> None:
     layer = layers.DepthwiseConv2D(kernel, padding=padding, depth_multiplier=multiplier, **step)
     check(around(layer, *size, c), seed=seed)
 
 
 @few
 @given(kernel=st.integers(1, 3), stride=st.integers(1, 3), padding=paddings, seed=seeds)
-def test_separable_conv2d(kernel, stride, padding, seed):
+def test_separable_conv2d(kernel: Any, stride: Any, padding: str, seed: int) -> None:
     layer = layers.SeparableConv2D(3, kernel, strides=stride, padding=padding, depth_multiplier=2)
     check(around(layer, 7, 6, 2), seed=seed)
 
@@ -196,14 +203,14 @@ def test_separable_conv2d(kernel, stride, padding, seed):
     filters=st.tuples(channels, channels),
     seed=seeds,
 )
-def test_conv1d(kernel, step, padding, size, filters, seed):
+def test_conv1d(kernel: Any, step: Any, padding: str, size: Any, filters: Any, seed: int) -> None:
     layer = layers.Conv1D(filters[1], kernel, padding=padding, **step)
     check(around(layer, size, filters[0]), seed=seed)
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 4)])
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_dense(shape, use_bias):
+def test_dense(shape: Any, use_bias: bool) -> None:
     check(around(layers.Dense(4, use_bias=use_bias), *shape))
 
 
@@ -221,8 +228,8 @@ pools = {
 @some
 @given(values=st.sampled_from([normal, steps]), relu=st.booleans(), **pools)
 def test_max_pooling_gives_to_the_first_of_equal_maxima(
-    values, relu, pool_size, strides, padding, size, seed
-):
+    values: Any, relu: bool, pool_size: Any, strides: Any, padding: str, size: Any, seed: int
+) -> None:
     pool = layers.MaxPooling2D(pool_size, strides, padding)
     x = values((BATCH, *size, 2), seed)
     check(around(lambda x: pool(keras.ops.relu(x)) if relu else pool(x), *size, 2), x, seed)
@@ -231,14 +238,14 @@ def test_max_pooling_gives_to_the_first_of_equal_maxima(
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize(("pool", "stride"), [(2, 2), (3, 3), ((2, 3), (2, 3)), (3, 2), (3, 1)])
 @pytest.mark.parametrize("level", [0.0, -2.5, 1e30])
-def test_max_pooling_of_a_flat_image(pool, stride, padding, level):
+def test_max_pooling_of_a_flat_image(pool: Any, stride: Any, padding: str, level: float) -> None:
     flat = np.full((BATCH, 7, 8, 2), level, np.float32)
     check(around(layers.MaxPooling2D(pool, stride, padding), 7, 8, 2), flat)
 
 
 @some
 @given(**pools)
-def test_average_pooling(pool_size, strides, padding, size, seed):
+def test_average_pooling(pool_size: Any, strides: Any, padding: str, size: Any, seed: int) -> None:
     check(around(layers.AveragePooling2D(pool_size, strides, padding), *size, 2), seed=seed)
 
 
@@ -251,7 +258,9 @@ def test_average_pooling(pool_size, strides, padding, size, seed):
     size=sizes,
     seed=seeds,
 )
-def test_pooling_of_a_sequence(kind, pool, stride, padding, size, seed):
+def test_pooling_of_a_sequence(
+    kind: Any, pool: Any, stride: Any, padding: str, size: Any, seed: int
+) -> None:
     check(around(kind(pool, stride, padding), size, 3), steps((BATCH, size, 3), seed), seed)
 
 
@@ -266,7 +275,7 @@ def test_pooling_of_a_sequence(kind, pool, stride, padding, size, seed):
         (layers.GlobalAveragePooling2D, (5, 4, 3)),
     ],
 )
-def test_global_pooling(kind, shape, keepdims, values):
+def test_global_pooling(kind: Any, shape: Any, keepdims: bool, values: Any) -> None:
     check(around(kind(keepdims=keepdims), *shape), values((BATCH, *shape)))
 
 
@@ -277,7 +286,7 @@ def test_global_pooling(kind, shape, keepdims, values):
 @pytest.mark.parametrize(
     "options", [{}, {"scale": False}, {"center": False}, {"momentum": 0.5, "epsilon": 0.1}]
 )
-def test_batch_normalization_and_its_moving_statistics(shape, options):
+def test_batch_normalization_and_its_moving_statistics(shape: Any, options: dict[str, Any]) -> None:
     x = 3.0 * normal((BATCH, *shape)) + 1.0
     # Two examples alone normalise to ±1 whatever they are, and no gradient is left to compare.
     epsilon = {"epsilon": 0.1} if len(shape) == 1 else {}
@@ -292,7 +301,7 @@ def test_batch_normalization_and_its_moving_statistics(shape, options):
 
 @pytest.mark.parametrize(("shape", "axis"), [((6,), -1), ((4, 5), -1), ((3, 4, 5), (1, 2, 3))])
 @pytest.mark.parametrize("options", [{}, {"scale": False}, {"center": False}])
-def test_layer_normalization(shape, axis, options):
+def test_layer_normalization(shape: Any, axis: Any, options: dict[str, Any]) -> None:
     check(around(layers.LayerNormalization(axis=axis, **options), *shape))
 
 
@@ -327,14 +336,14 @@ LARGEST = 12.0  # the tails of every activation, where naive formulas overflow o
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activation(name):
+def test_activation(name: str) -> None:
     x = np.linspace(-LARGEST, LARGEST, BATCH * 60, dtype=np.float32)
     np.random.default_rng(0).shuffle(x)
     check(around(ACTIVATIONS[name](), 5, 4, 3), x.reshape(BATCH, 5, 4, 3))
 
 
 @pytest.mark.parametrize("name", ["relu", "relu6", "relu4", "leaky_relu", "elu", "elu_half"])
-def test_activation_at_its_corners(name):
+def test_activation_at_its_corners(name: str) -> None:
     corners = [-6, -1e-30, -0.0, 0, 1e-30, 4, 5, 6, 7]
     x = np.resize(np.array(corners, np.float32), (BATCH, len(corners)))
     check(around(ACTIVATIONS[name](), len(corners)), x)
@@ -349,39 +358,39 @@ def test_activation_at_its_corners(name):
     "kind",
     [layers.Add, layers.Subtract, layers.Multiply, layers.Maximum, layers.Minimum, layers.Average],
 )
-def test_merging(kind, shape, values):
-    def build(x):
+def test_merging(kind: Any, shape: Any, values: Any) -> None:
+    def build(x: Any) -> Any:
         return kind()([layers.ReLU()(x), Shift(name="input_too")(keras.ops.square(x))])
 
     check(around(build, *shape), values((BATCH, *shape)))
 
 
 @pytest.mark.parametrize("kind", [layers.Add, layers.Multiply, layers.Maximum])
-def test_merging_with_broadcasting(kind):
+def test_merging_with_broadcasting(kind: Any) -> None:
     check(around(lambda x: kind()([x, layers.GlobalMaxPooling2D(keepdims=True)(x)]), 4, 3, 2))
 
 
 @pytest.mark.parametrize("axis", [1, 2, 3, -1])
-def test_concatenate(axis):
-    def build(x):
+def test_concatenate(axis: Any) -> None:
+    def build(x: Any) -> Any:
         return layers.Concatenate(axis)([x, layers.Activation("tanh")(x), x])
 
     check(around(build, 4, 3, 2))
 
 
-def test_a_value_that_is_used_often_adds_up_its_gradients():
-    def build(x):
+def test_a_value_that_is_used_often_adds_up_its_gradients() -> None:
+    def build(x: Any) -> Any:
         y = layers.Conv2D(2, 3, padding="same")(x)
         return layers.Add()([x, y, layers.Multiply()([x, y])])
 
     check(around(build, 5, 4, 2))
 
 
-def test_nothing_flows_back_through_a_stopped_gradient():
+def test_nothing_flows_back_through_a_stopped_gradient() -> None:
     check(around(lambda x: x * keras.ops.stop_gradient(keras.ops.exp(x)), 4))
 
 
-def test_a_layer_that_is_used_twice():
+def test_a_layer_that_is_used_twice() -> None:
     layer = layers.Dense(4, activation="tanh")
     check(around(lambda x: layer(layer(x)), 4))
 
@@ -401,20 +410,21 @@ MOVES = {
 
 
 @pytest.mark.parametrize("name", MOVES)
-def test_moving(name):
+def test_moving(name: str) -> None:
     layer = MOVES[name]()
     # The squares make every gradient depend on where its number came from.
     check(around(lambda x: keras.ops.square(layer(x)), 6, 5, 2))
 
 
-def test_reshape_and_back_costs_nothing():
+def test_reshape_and_back_costs_nothing() -> None:
     model = around(lambda x: layers.Reshape((6, 5))(layers.Flatten()(x)), 6, 5)
     program = trace(model, batch=BATCH, training=True)
-    assert program.producer(program.y).op == "AddV2"
+    last = program.producer(program.y)
+    assert last is not None and last.op == "AddV2"
     check(model)
 
 
-def test_only_what_the_named_parameters_reach_is_differentiated():
+def test_only_what_the_named_parameters_reach_is_differentiated() -> None:
     model = around(lambda x: layers.Dense(3, name="b")(layers.Dense(4, name="a")(x)), 5)
     program = trace(model, batch=BATCH, training=True)
     weights = {name: tf.constant(v) for name, v in named_variables(model).items()}
@@ -426,7 +436,7 @@ def test_only_what_the_named_parameters_reach_is_differentiated():
     assert product.output not in program.active(frozenset({"b/bias"}))
 
 
-def test_input_is_cast_and_scaled():
+def test_input_is_cast_and_scaled() -> None:
     model = around(layers.Dense(3, name="dense"), 4)
     pixels = np.arange(BATCH * 4, dtype=np.uint8).reshape(BATCH, 4) * 30
     program = trace(model, batch=BATCH, training=False, input_dtype="uint8", input_scale=1 / 255)

@@ -1,6 +1,7 @@
 """What cannot be trained is refused early, in one sentence that names the layer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import pytest
@@ -46,7 +47,9 @@ def replay(model: keras.Model) -> None:
         (lambda x: tf.matmul(x, x, transpose_b=True), "BatchMatMulV2"),
     ],
 )
-def test_an_operation_without_a_rule_is_refused_by_the_name_of_its_layer(function, op):
+def test_an_operation_without_a_rule_is_refused_by_the_name_of_its_layer(
+    function: Callable[..., Any], op: str
+) -> None:
     x = keras.Input((4, 4))
     y = layers.Dense(4, name="before")(x)
     y = Function(function, name="my_odd_layer")(y)
@@ -56,14 +59,14 @@ def test_an_operation_without_a_rule_is_refused_by_the_name_of_its_layer(functio
     assert str(caught.value).endswith("which cannot be trained with TFLite's builtin operations.")
 
 
-def test_a_lambda_layer_is_refused_by_its_name():
+def test_a_lambda_layer_is_refused_by_its_name() -> None:
     x = keras.Input((4,))
     model = keras.Model(x, layers.Lambda(lambda x: tf.cumsum(x, 1), name="summing")(x))
     with pytest.raises(UnsupportedOp, match="layer 'summing' needs the operation Cumsum, "):
         replay(model)
 
 
-def test_the_layer_inside_a_nested_model_is_named():
+def test_the_layer_inside_a_nested_model_is_named() -> None:
     inner = keras.Sequential([keras.Input((4, 4)), Function(tf.linalg.inv, name="inverse")])
     model = keras.Sequential([keras.Input((4, 4)), inner, layers.Flatten()])
     with pytest.raises(UnsupportedOp, match="'inverse'"):
@@ -78,45 +81,45 @@ def test_the_layer_inside_a_nested_model_is_named():
     ],
     ids=["groups", "transposed"],
 )
-def test_a_convolution_that_has_no_rule_is_refused(layer):
+def test_a_convolution_that_has_no_rule_is_refused(layer: Any) -> None:
     x = keras.Input((6, 6, 4))
     with pytest.raises(UnsupportedOp, match="'grouped'"):
         replay(keras.Model(x, layer()(x)))
 
 
-def test_a_shape_that_is_unknown_until_it_runs_is_refused():
+def test_a_shape_that_is_unknown_until_it_runs_is_refused() -> None:
     x = keras.Input((4,))
     chosen = Function(lambda x: tf.reshape(tf.boolean_mask(x, x > 0), [-1, 1]), name="choose")
     with pytest.raises(ModelError, match="layer 'choose' has a shape that is unknown"):
         trace(keras.Model(x, chosen(x)), batch=2, training=True)
 
 
-def test_several_outputs_are_refused():
+def test_several_outputs_are_refused() -> None:
     x = keras.Input((4,))
     model = keras.Model(x, [layers.Dense(2)(x), layers.Dense(3)(x)])
     with pytest.raises(ModelError, match=r"several outputs; a branch has exactly one\."):
         trace(model, batch=2, training=True)
 
 
-def test_several_inputs_are_refused():
+def test_several_inputs_are_refused() -> None:
     a, b = keras.Input((4,)), keras.Input((4,))
     with pytest.raises(ModelError, match="a branch has one input of a fixed shape"):
         trace(keras.Model([a, b], layers.Add()([a, b])), batch=2, training=True)
 
 
-def test_an_input_of_unknown_size_is_refused():
+def test_an_input_of_unknown_size_is_refused() -> None:
     x = keras.Input((None, None, 3))
     model = keras.Model(x, layers.GlobalMaxPooling2D()(layers.Conv2D(2, 3)(x)))
     with pytest.raises(ModelError, match=r"input shape is \(None, None, None, 3\)"):
         trace(model, batch=2, training=True)
 
 
-def test_a_model_that_was_never_built_is_refused():
+def test_a_model_that_was_never_built_is_refused() -> None:
     with pytest.raises(ModelError, match="a branch has one input of a fixed shape"):
         trace(keras.Sequential([layers.Dense(2)]), batch=2, training=True)
 
 
-def test_two_tensors_of_one_name_are_refused():
+def test_two_tensors_of_one_name_are_refused() -> None:
     x = keras.Input((4,))
     inner = keras.Sequential([keras.Input((4,)), layers.Dense(2, name="dense")], name="same")
     y = layers.Add()([inner(x), layers.Dense(2, name="dense")(x)])

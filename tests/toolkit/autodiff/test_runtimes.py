@@ -58,7 +58,7 @@ def module_by(formulation: str, branch: Branch, batch: int) -> TrainingModule:
 
 def take_steps(runtime: str, folder: Path, steps: int) -> Answer:
     script = Path(__file__).with_name("take_steps.py")
-    command = [sys.executable, script, runtime, folder, str(steps)]
+    command = [sys.executable, str(script), runtime, str(folder), str(steps)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     return dict(np.load(folder / "answer.npz"))
 
@@ -148,7 +148,7 @@ def elementwise(x: keras.KerasTensor) -> keras.KerasTensor:
         *((net, "columns") for net in (pooling, sequence, elementwise)),
     ],
 )
-def test_training_equals_that_of_keras(net: Build, formulation: str, tmp_path: Path):
+def test_training_equals_that_of_keras(net: Build, formulation: str, tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
     x = keras.Input((8, 8, 2))
     model = keras.Model(x, layers.Dense(CLASSES, name="logits")(net(x)))
@@ -175,7 +175,7 @@ def test_training_equals_that_of_keras(net: Build, formulation: str, tmp_path: P
 
 
 @pytest.mark.parametrize("layer", [layers.Dropout, BranchDropout])
-def test_every_step_drops_anew(layer: Callable[[float], keras.Layer], tmp_path: Path):
+def test_every_step_drops_anew(layer: Callable[[float], keras.Layer], tmp_path: Path) -> None:
     """The loss counts what is kept of the identity, one number in each row."""
     x = keras.Input((BATCH,))
     ones = layers.Dense(1, kernel_initializer="ones", use_bias=False, name="sum")
@@ -194,7 +194,7 @@ def test_every_step_drops_anew(layer: Callable[[float], keras.Layer], tmp_path: 
         assert {0, 1, 2, 3, 4} == set(np.round(kept))
 
 
-def test_mobilenet_learns_a_batch(tmp_path: Path):
+def test_mobilenet_learns_a_batch(tmp_path: Path) -> None:
     keras.utils.set_random_seed(1)
     whole = keras.applications.MobileNetV2(
         alpha=0.35, input_shape=(32, 32, 3), weights=None, include_top=False

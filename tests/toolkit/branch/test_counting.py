@@ -26,17 +26,17 @@ COUNTS = {
 }
 
 
-def test_every_branch_of_the_zoo_is_counted_here():
+def test_every_branch_of_the_zoo_is_counted_here() -> None:
     assert sorted(COUNTS) == sorted(zoo.names())
 
 
 @pytest.mark.parametrize(("name", "counts"), COUNTS.items(), ids=lambda key: "-".join(key)
                          if isinstance(key, tuple) else "")  # fmt: skip
-def test_counts(name: tuple[str, str, str], counts: Counts):
+def test_counts(name: tuple[str, str, str], counts: Counts) -> None:
     assert count(zoo.build(*name)) == counts
 
 
-def test_a_cascade_adds_the_whole_lightweight_output_layer():
+def test_a_cascade_adds_the_whole_lightweight_output_layer() -> None:
     complex_, cascade = (
         COUNTS["cifar10", "complex", topology] for topology in ("share-first", "cascading")
     )
@@ -45,7 +45,7 @@ def test_a_cascade_adds_the_whole_lightweight_output_layer():
     assert cascade.operations - complex_.operations == 7 * 7 * 32 * 10 + 10 + 10
 
 
-def test_operations_of_the_lightweight_digits_by_hand():
+def test_operations_of_the_lightweight_digits_by_hand() -> None:
     first = 8 * 8 * 16 * (3 * 3 * 1 + 2)  # products, bias and ReLU
     second = 6 * 6 * 16 * (3 * 3 * 16 + 2)
     output = 10 * (3 * 3 * 16 + 1)
@@ -53,14 +53,14 @@ def test_operations_of_the_lightweight_digits_by_hand():
     assert first + second + output + softmax == 96_820
 
 
-def test_training_counts_the_products_that_a_step_needs():
+def test_training_counts_the_products_that_a_step_needs() -> None:
     first, second, output = 8 * 8 * 16 * 9, 6 * 6 * 16 * 144, 10 * 144
     # Forward and both gradients, but no gradient with respect to the image.
     wanted = 2 * first + 3 * second + 3 * output
     assert training_operations(zoo.build("digits", "lightweight")) == wanted
 
 
-def test_double_q_learning_adds_two_forward_passes():
+def test_double_q_learning_adds_two_forward_passes() -> None:
     first, second, third = 20 * 20 * 32 * 256, 9 * 9 * 64 * 512, 7 * 7 * 8 * 576
     dense = 392 * 64 + 64 * 6
     wanted = 4 * first + 5 * (second + third + dense)
@@ -68,20 +68,20 @@ def test_double_q_learning_adds_two_forward_passes():
 
 
 @pytest.mark.parametrize(("game", "planes"), [("asterix", 4), ("seaquest", 10), ("freeway", 7)])
-def test_minatar_branches_see_the_planes_of_their_game(game: str, planes: int):
+def test_minatar_branches_see_the_planes_of_their_game(game: str, planes: int) -> None:
     branch = zoo.build("minatar", "complex", game=game)
     assert branch.input_shape == make_environment(f"minatar/{game}", 1).observation.shape
     assert count(branch).shared_parameters == 9 * planes * 16 + 16
 
 
-def test_an_unknown_minatar_game_is_refused():
+def test_an_unknown_minatar_game_is_refused() -> None:
     games = "asterix, breakout, freeway, seaquest, space_invaders"
     with pytest.raises(ModelError, match=f"^there is no MinAtar game 'pong'; there are {games}"):
         zoo.build("minatar", "complex", game="pong")
 
 
 @pytest.mark.parametrize("task", ["atari", "cartpole", "minatar"])
-def test_a_branch_can_share_everything(task: str):
+def test_a_branch_can_share_everything(task: str) -> None:
     branch = zoo.build(task, "lightweight")
     everything = sharing_everything(branch)
     assert everything.local_names == ()

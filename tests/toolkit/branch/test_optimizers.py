@@ -1,5 +1,8 @@
 """Our optimisers against Keras' own, over several steps with their state."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -27,7 +30,7 @@ def test_ten_steps_are_keras(optimizer: Optimizer) -> None:
     variable = keras.Variable(theta)
     counterpart = keras_optimizer(optimizer)
     counterpart.build([variable])
-    slots = {slot: tf.zeros(50) for slot in optimizer.slots}
+    slots: Mapping[str, Any] = {slot: tf.zeros(50) for slot in optimizer.slots}
     for step in range(10):
         gradient = rng.normal(size=50).astype(np.float32)
         counterpart.apply([tf.constant(gradient)], [variable])

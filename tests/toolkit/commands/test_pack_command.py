@@ -67,7 +67,9 @@ def test_versions_grow_by_themselves_and_the_unit_is_for_the_bundle(
 def test_what_cannot_be_packed_is_one_sentence(
     toolkit: Toolkit, digits_bundle: Bundle, farm: Path, tmp_path: Path
 ) -> None:
-    def refusal(*options: str | Path, bundle: Path = digits_bundle.folder, fleet: str = "farm"):
+    def refusal(
+        *options: str | Path, bundle: Path = digits_bundle.folder, fleet: str = "farm"
+    ) -> Any:
         return toolkit("pack", bundle, "--provisioned", farm, "--fleet", fleet, *options).refusal
 
     assert refusal("--device", "pi-2") == "fleet 'farm' has no device 'pi-2'."

@@ -76,14 +76,14 @@ def content(model: Any, tensor: Any) -> bytes:
     return b"" if data is None else np.asarray(data, np.uint8).tobytes()
 
 
-def test_signatures_have_their_true_names(rewritten):
+def test_signatures_have_their_true_names(rewritten: Any) -> None:
     assert Interpreter(model_content=rewritten).get_signature_list() == {
         "peek": {"inputs": [], "outputs": ["optimizer/slot"]},
         "step": {"inputs": ["conv1/input", "y"], "outputs": ["conv1/kernel", "loss"]},
     }
 
 
-def test_results_stay_the_same(converted, rewritten):
+def test_results_stay_the_same(converted: Any, rewritten: Any) -> None:
     """Several steps, since the order of reading and writing a variable shows only then."""
     before, after = Interpreter(model_content=converted), Interpreter(model_content=rewritten)
     rng = np.random.default_rng(1)
@@ -101,14 +101,14 @@ def test_results_stay_the_same(converted, rewritten):
     np.testing.assert_allclose(slot, np.full(SLOT, total), rtol=1e-5)
 
 
-def test_stored_zeros_vanish_and_are_there_when_it_runs(converted, rewritten):
+def test_stored_zeros_vanish_and_are_there_when_it_runs(converted: Any, rewritten: Any) -> None:
     assert bytes(4 * SLOT) in converted
     assert bytes(64) not in rewritten
     slot = Interpreter(model_content=rewritten).get_signature_runner("peek")()["optimizer/slot"]
     np.testing.assert_array_equal(slot, np.zeros(SLOT, np.float32))
 
 
-def test_equal_numbers_are_stored_once(rewritten):
+def test_equal_numbers_are_stored_once(rewritten: Any) -> None:
     module = Tiny()
     assert rewritten.count(module.start.tobytes()) == 1  # the kernel's and its twin's
     assert rewritten.count(module.table.tobytes()) == 1
@@ -118,7 +118,7 @@ def test_equal_numbers_are_stored_once(rewritten):
     assert len(contents) == len(set(contents))
 
 
-def test_equal_constants_of_a_subgraph_are_one_tensor(rewritten):
+def test_equal_constants_of_a_subgraph_are_one_tensor(rewritten: Any) -> None:
     model = parsed(rewritten)
     for subgraph in model.subgraphs:
         constants = [
@@ -133,14 +133,14 @@ def test_equal_constants_of_a_subgraph_are_one_tensor(rewritten):
         assert len(constants) == len(set(constants))
 
 
-def test_constants_are_aligned(rewritten):
+def test_constants_are_aligned(rewritten: Any) -> None:
     """Both runtimes read tensors in place, and expect them on 16 bytes."""
     module = Tiny()
     assert rewritten.index(module.start.tobytes()) % 16 == 0
     assert rewritten.index(module.table.tobytes()) % 16 == 0
 
 
-def test_nothing_is_left_of_the_converters_labels(converted, rewritten):
+def test_nothing_is_left_of_the_converters_labels(converted: Any, rewritten: Any) -> None:
     assert b"StatefulPartitionedCall" in converted
     assert b"StatefulPartitionedCall" not in rewritten
     assert rewritten[4:8] == b"TFL3"
@@ -150,7 +150,7 @@ def test_nothing_is_left_of_the_converters_labels(converted, rewritten):
     assert fills == 1  # the slot's zeros
 
 
-def test_the_file_can_be_loaded_from_disk(rewritten, tmp_path: Path):
+def test_the_file_can_be_loaded_from_disk(rewritten: Any, tmp_path: Path) -> None:
     (tmp_path / "model.tflite").write_bytes(rewritten)
     interpreter = Interpreter(model_path=str(tmp_path / "model.tflite"))
     step = interpreter.get_signature_runner("step")
@@ -199,7 +199,7 @@ def alike(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return rewrite(bytes(converter.convert()), {"first": names, "second": names})
 
 
-def test_signatures_that_are_alike_share_lists_and_compute_their_own(alike):
+def test_signatures_that_are_alike_share_lists_and_compute_their_own(alike: Any) -> None:
     model = schema.Model.GetRootAs(alike)
     lists = [model.Subgraphs(i) for i in range(model.SubgraphsLength())]
     places = [subgraph._tab.Vector(subgraph._tab.Offset(4)) for subgraph in lists]
@@ -217,7 +217,7 @@ def test_signatures_that_are_alike_share_lists_and_compute_their_own(alike):
     np.testing.assert_allclose(first(x=x)["y"], doubled, atol=1e-5)
 
 
-def test_what_a_runtime_assumes_is_not_written(alike):
+def test_what_a_runtime_assumes_is_not_written(alike: Any) -> None:
     model = parsed(alike)
     assert not model.metadata
     plain = {schema.BuiltinOperator.MUL, schema.BuiltinOperator.SIN, schema.BuiltinOperator.EXP}

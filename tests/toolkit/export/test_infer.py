@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pytest
 from keras import layers
 
+from firmware_sim.tasks.digits import digit_images
 from firmware_sim.training.runtime import Model
 from toolkit import zoo
 from toolkit.branch.branch import Branch
 from toolkit.conversion.flatbuffer import operation, parse
 from toolkit.conversion.tflite_internals import schema
 from toolkit.errors import ExportError
-from toolkit.export.calibration import digit_images
 from toolkit.export.infer import convert_inference, synthetic_examples
 
 # How far a probability may be off: rounding of float32, of float16, and of 8-bit numbers.
@@ -67,7 +67,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
 
 
 @pytest.mark.parametrize("quantisation", TOLERANCES)
-def test_answers_are_near_those_of_keras(converted: Converted, quantisation: str):
+def test_answers_are_near_those_of_keras(converted: Converted, quantisation: str) -> None:
     model = Model(converted.file(quantisation), runtime="ai-edge-litert")
     spec = model.inputs("infer")["x"]
     assert (spec.shape, spec.dtype) == ((1, 8, 8, 1), np.uint8)
@@ -78,9 +78,9 @@ def test_answers_are_near_those_of_keras(converted: Converted, quantisation: str
     assert same.mean() > 0.95
 
 
-def test_tflite_runtime_answers_the_same(converted: Converted):
+def test_tflite_runtime_answers_the_same(converted: Converted) -> None:
     np.save(converted.folder / "x.npy", converted.images)
-    command = [sys.executable, "-c", TFLITE_RUNTIME, converted.folder]
+    command = [sys.executable, "-c", TFLITE_RUNTIME, str(converted.folder)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     for quantisation, tolerance in TOLERANCES.items():
@@ -90,7 +90,7 @@ def test_tflite_runtime_answers_the_same(converted: Converted):
         )
 
 
-def test_sizes_follow_the_quantisation(converted: Converted):
+def test_sizes_follow_the_quantisation(converted: Converted) -> None:
     sizes = {name: converted.file(name).stat().st_size for name in TOLERANCES}
     assert sizes["float32"] > sizes["float16"] > max(sizes["dynamic"], sizes["int8"])
     weights = 3930  # parameters of the branch
@@ -109,7 +109,7 @@ def computed(data: bytes) -> dict[str, set[int]]:
     return found
 
 
-def test_int8_computes_in_integers(converted: Converted):
+def test_int8_computes_in_integers(converted: Converted) -> None:
     kinds = schema.TensorType
     types = computed(converted.file("int8").read_bytes())
     assert types.pop("QUANTIZE") == {kinds.UINT8, kinds.INT8}
@@ -119,7 +119,7 @@ def test_int8_computes_in_integers(converted: Converted):
         assert used <= {kinds.INT8, kinds.INT32}, operation_name
 
 
-def test_a_byte_means_itself_whatever_the_calibration_held(converted: Converted):
+def test_a_byte_means_itself_whatever_the_calibration_held(converted: Converted) -> None:
     """The digits end at 16: were that spread over a byte, a device would have to rescale."""
     (graph,) = parse(converted.file("int8").read_bytes()).subgraphs
     quantisation = graph.tensors[graph.inputs[0]].quantization
@@ -133,7 +133,7 @@ def small(**settings: Any) -> Branch:
     return Branch("small", keras.Model(x, y), ("stem",), **settings)
 
 
-def test_a_branch_of_floats_keeps_its_input_in_int8(tmp_path: Path):
+def test_a_branch_of_floats_keeps_its_input_in_int8(tmp_path: Path) -> None:
     branch = small()
     examples = synthetic_examples(branch, 16)
     (tmp_path / "infer.tflite").write_bytes(convert_inference(branch, "int8", examples))
@@ -144,7 +144,7 @@ def test_a_branch_of_floats_keeps_its_input_in_int8(tmp_path: Path):
     np.testing.assert_allclose(answers, wanted, atol=0.05)
 
 
-def test_what_the_converter_refuses_is_an_export_error():
+def test_what_the_converter_refuses_is_an_export_error() -> None:
     with pytest.raises(ExportError, match=r"^the converter cannot quantise the branch: "):
         convert_inference(small(), "int8", np.zeros((2, 5, 5, 2), np.float32))
 
@@ -153,7 +153,7 @@ def test_what_the_converter_refuses_is_an_export_error():
     ("dtype", "scale", "highest"),
     [("uint8", 1 / 255, 255), ("uint8", 1 / 16, 16), ("float32", 1, 1)],
 )
-def test_synthetic_examples_use_the_whole_range(dtype: str, scale: float, highest: float):
+def test_synthetic_examples_use_the_whole_range(dtype: str, scale: float, highest: float) -> None:
     examples = synthetic_examples(small(input_dtype=dtype, input_scale=scale), 8)
     assert (examples.shape, examples.dtype) == ((8, 6, 6, 2), dtype)
     assert (examples.min(), examples.max()) == (0, highest)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from toolkit.trained.play import BAR, picture
 
@@ -41,7 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_an_episode_is_a_moving_picture(
     toolkit: Toolkit, trained: tuple[Path, Path], tmp_path: Path
-):
+) -> None:
     bundle, state = trained
     out = tmp_path / "episode.gif"
     ran = toolkit("play", bundle, "--state", state, "--out", out, "--seed", "3", "--epsilon", "1")
@@ -51,7 +51,8 @@ def test_an_episode_is_a_moving_picture(
     with Image.open(out) as film:
         assert film.format == "GIF"
         assert film.size == (320, 320 + BAR)  # ten rows, 32 times as large
-        assert 2 <= film.n_frames <= 1 + int(steps)  # equal pictures are one that lasts longer
+        frames = sum(1 for _ in ImageSequence.Iterator(film))
+        assert 2 <= frames <= 1 + int(steps)  # equal pictures are one that lasts longer
     again = tmp_path / "again.gif"
     toolkit("play", bundle, "--state", state, "--out", again, "--seed", "3", "--epsilon", "1")
     assert again.read_bytes() == out.read_bytes()
@@ -60,7 +61,7 @@ def test_an_episode_is_a_moving_picture(
     assert again.read_bytes() != out.read_bytes()
 
 
-def test_a_picture_is_scaled_by_a_whole_number_below_its_score():
+def test_a_picture_is_scaled_by_a_whole_number_below_its_score() -> None:
     screen = np.zeros((84, 83, 3), np.uint8)
     screen[0, 0] = 255
     drawn = np.asarray(picture(screen, 7.0))
@@ -91,7 +92,7 @@ def test_what_cannot_be_played_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     options: tuple[str, ...],
     sentence: str,
-):
+) -> None:
     monkeypatch.chdir(tmp_path)
     bundle, state = trained
     said = toolkit("play", bundle, "--state", state, *options).refusal
@@ -101,7 +102,7 @@ def test_what_cannot_be_played_is_one_sentence(
 
 def test_a_video_needs_ffmpeg(
     toolkit: Toolkit, trained: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     bundle, state = trained
     out = tmp_path / "episode.mp4"
     if shutil.which("ffmpeg") is None:

@@ -42,8 +42,9 @@ def test_target_and_loss_are_the_papers() -> None:
         losses[i] = error**2 / 2 if abs(error) <= delta else delta * (abs(error) - delta / 2)
         gradient[i, action[i]] = np.clip(error, -delta, delta)
 
-    tensors = [tf.constant(value) for value in (reward, done, online, delayed)]
-    found = double_q_target(*tensors, discount)
+    given = (tf.constant(value) for value in (reward, done, online, delayed))
+    r, end, ahead, later = given
+    found = double_q_target(r, end, ahead, later, discount)
     np.testing.assert_allclose(found.numpy().ravel(), target, rtol=1e-5)
     mine = double_q_loss(tf.constant(q), tf.constant(action), found, delta)
     np.testing.assert_allclose(mine[0], losses, rtol=1e-4, atol=1e-6)

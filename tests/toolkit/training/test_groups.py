@@ -7,7 +7,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.training.groups import LARGE, group
+from toolkit.autodiff.blocks import LARGE
+from toolkit.training.groups import group
 
 SHAPES = st.lists(st.sampled_from([(3,), (2, 2), (LARGE,), (LARGE // 4, 8), (1,)]), max_size=9)
 

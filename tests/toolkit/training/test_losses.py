@@ -1,7 +1,10 @@
 """Losses and their gradients against Keras and TensorFlow's autodiff."""
 
+from typing import Any
+
 import keras
 import numpy as np
+import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
@@ -10,7 +13,7 @@ from toolkit.training.losses import LOSSES, cross_entropy, huber
 RNG = np.random.default_rng(0)
 
 
-def automatic(loss, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def automatic(loss: Any, outputs: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     x = tf.constant(outputs)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -39,7 +42,7 @@ def test_a_label_of_minus_one_does_not_count() -> None:
     ("name", "keras_loss"),
     [("mse", keras.losses.mean_squared_error), ("huber", keras.losses.huber)],
 )
-def test_regression_losses_are_keras(name: str, keras_loss) -> None:
+def test_regression_losses_are_keras(name: str, keras_loss: Any) -> None:
     outputs = RNG.normal(0, 2, (16, 3)).astype(np.float32)
     targets = RNG.normal(0, 2, (16, 3)).astype(np.float32)
     wanted = automatic(lambda x: keras_loss(targets, x), outputs)

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from toolkit import zoo
@@ -22,7 +24,7 @@ from toolkit.training.module import TrainingModule, training_inputs
 BATCH, STEPS = 8, 6
 TAKER = Path(__file__).with_name("take_micro_batches.py")
 ROOT = Path(__file__).parents[3]
-Answers = dict[str, np.ndarray]
+Answers = dict[str, npt.NDArray[Any]]
 
 
 def plain(task: str, branch: str) -> Branch:
@@ -33,7 +35,8 @@ def plain(task: str, branch: str) -> Branch:
         if hasattr(layer, "rate"):
             layer.rate = 0.0
     learning = built.learning
-    optimizer = replace(learning.optimizer, epsilon=1e-3)
+    optimizer: Any = learning.optimizer
+    optimizer = replace(optimizer, epsilon=1e-3)
     return replace(built, learning=replace(learning, optimizer=optimizer))
 
 

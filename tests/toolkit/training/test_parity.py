@@ -11,9 +11,11 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
@@ -47,30 +49,30 @@ class Played:
     """One branch, played on a device's runtime and trained beside it in TensorFlow."""
 
     branch: Branch
-    batches: list[dict[str, np.ndarray]]
-    answers: dict[str, np.ndarray]
+    batches: list[dict[str, npt.NDArray[Any]]]
+    answers: dict[str, npt.NDArray[Any]]
     losses: list[float]
-    weights: dict[str, np.ndarray]
-    gradients: list[dict[str, np.ndarray]]
-    start: dict[str, np.ndarray]
+    weights: dict[str, npt.NDArray[Any]]
+    gradients: list[dict[str, npt.NDArray[Any]]]
+    start: dict[str, npt.NDArray[Any]]
     operations: dict[str, dict[str, int]]
     model_bytes: int
     trajectory: Trajectory
 
-    def part(self, label: str) -> dict[str, np.ndarray]:
+    def part(self, label: str) -> dict[str, npt.NDArray[Any]]:
         return {k.split(":", 1)[1]: v for k, v in self.answers.items() if k.startswith(f"{label}:")}
 
 
 class Trajectory:
     """Training in TensorFlow, any number of times from any start, in one compiled function."""
 
-    def __init__(self, branch: Branch, batches: list[dict[str, np.ndarray]]) -> None:
+    def __init__(self, branch: Branch, batches: list[dict[str, npt.NDArray[Any]]]) -> None:
         self._variables = named_variables(branch.model)
         self._batches = batches
         self._reference = Reference(branch)
         self._step = tf.function(self._reference.train, autograph=False)
 
-    def run(self, start: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, start: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Returns the losses, and every tensor after the last step."""
         for name, variable in self._variables.items():
             variable.assign(start[name])
@@ -82,7 +84,7 @@ class Trajectory:
         losses = np.array([float(self._step(**batch)) for batch in self._batches])
         return {"losses": losses} | {name: v.numpy() for name, v in self._variables.items()}
 
-    def drift(self, start: dict[str, np.ndarray]) -> dict[str, float]:
+    def drift(self, start: dict[str, npt.NDArray[Any]]) -> dict[str, float]:
         """How far TensorFlow ends from itself when its initial weights are rounded otherwise.
 
         Rounding decides whether a relu unit that is almost zero lets a gradient through, and the
@@ -100,7 +102,7 @@ class Trajectory:
         return found
 
 
-def make_batches(branch: Branch) -> list[dict[str, np.ndarray]]:
+def make_batches(branch: Branch) -> list[dict[str, npt.NDArray[Any]]]:
     rng = np.random.default_rng(1)
     made = []
     for _ in range(STEPS):
@@ -138,7 +140,8 @@ def checkable(branch: Branch) -> Branch:
         if hasattr(layer, "rate"):
             layer.rate = 0.0
     learning = branch.learning
-    optimizer = replace(learning.optimizer, epsilon=1e-3)
+    optimizer: Any = learning.optimizer
+    optimizer = replace(optimizer, epsilon=1e-3)
     return replace(branch, learning=replace(learning, optimizer=optimizer))
 
 
@@ -194,12 +197,14 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     )
 
 
-def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
+def relative_error(found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> float:
     """The largest difference, relative to the largest number of the tensor."""
     return float(np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-6))
 
 
-def assert_close(found: np.ndarray, wanted: np.ndarray, what: str, tolerance: float = 1e-4) -> None:
+def assert_close(
+    found: npt.NDArray[Any], wanted: npt.NDArray[Any], what: str, tolerance: float = 1e-4
+) -> None:
     error = relative_error(found, wanted)
     assert error < tolerance, f"{what}: relative error {error:.2e}"
 
@@ -260,7 +265,7 @@ def test_apply_adds_up_the_gradients_of_its_batches(played: Played) -> None:
         ):
             target.assign(played.start[variable.path.removeprefix(f"{branch.model.name}/")])
     names = [n for n, v in named_variables(branch.model).items() if v.trainable]
-    total = dict.fromkeys(names, 0.0)
+    total: dict[str, Any] = dict.fromkeys(names, 0.0)
     for number in (1, 2):
         gradients = reference.gradients(**played.batches[number])
         for name, g in zip(names, gradients, strict=True):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,9 @@ SMALL_PARTS = 256  # bytes: these layers are divided into single examples
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
-def test_every_candidate_computes_the_convolution_and_its_gradients(layer: Layer, tmp_path: Path):
+def test_every_candidate_computes_the_convolution_and_its_gradients(
+    layer: Layer, tmp_path: Path
+) -> None:
     made = Candidates(layer, BATCH, SMALL_PARTS)
     assert list(made.choices.values()) == [Choice(name, SMALL_PARTS) for name in FORMULATIONS]
     model, inputs = tmp_path / "model.tflite", tmp_path / "inputs.npz"
@@ -49,7 +52,7 @@ def test_every_candidate_computes_the_convolution_and_its_gradients(layer: Layer
     for runtime in RUNTIMES:
         answers = tmp_path / f"{runtime}.npz"
         script = Path(__file__).with_name("compute_candidates.py")
-        command = [sys.executable, script, runtime, model, inputs, answers]
+        command = [sys.executable, *map(str, (script, runtime, model, inputs, answers))]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         found = dict(np.load(answers))
         assert found.keys() == {f"{name}/{t}" for name in made.choices for t in expected}
@@ -58,13 +61,14 @@ def test_every_candidate_computes_the_convolution_and_its_gradients(layer: Layer
             np.testing.assert_allclose(value, wanted, atol=2e-5, err_msg=f"{runtime} {name}")
 
 
-def test_choices_that_make_the_same_graph_are_one():
+def test_choices_that_make_the_same_graph_are_one() -> None:
     pixel = Candidates(Layer((8, 8, 2), (1, 1, 4)), 2, 2**20)  # nothing to gather
     assert list(pixel.choices) == ["convolution", "both", "columns", "none"]  # rows are as both
 
 
-def test_the_index_describes_the_files_and_earlier_ones_are_replaced(tmp_path: Path):
-    folder, heard = tmp_path / "candidates", []
+def test_the_index_describes_the_files_and_earlier_ones_are_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "candidates"
+    heard: list[Any] = []
     folder.mkdir()
     (folder / INDEX).write_text("{}")
     (folder / "7.tflite").write_bytes(b"an earlier layer")
@@ -79,7 +83,7 @@ def test_the_index_describes_the_files_and_earlier_ones_are_replaced(tmp_path: P
     assert sorted(path.name for path in folder.iterdir()) == ["0.tflite", INDEX]
 
 
-def test_a_folder_of_something_else_is_not_touched(tmp_path: Path):
+def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(ExportError) as caught:
         write_candidates(LAYERS, BATCH, tmp_path, part_bytes=SMALL_PARTS)

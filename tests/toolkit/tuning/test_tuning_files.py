@@ -20,7 +20,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def test_what_was_measured_is_chosen_and_the_rest_is_by_rule(tmp_path: Path):
+def test_what_was_measured_is_chosen_and_the_rest_is_by_rule(tmp_path: Path) -> None:
     (tmp_path / "pi.json").write_text(json.dumps(GOOD))
     tuning = read(tmp_path / "pi.json", "tflite-runtime", [SMALL])
     assert tuning.choose(SMALL) == Choice("rows", 4096)
@@ -57,7 +57,7 @@ def with_layer(entry: Any) -> str:
          "does not hold the layer '6x7x3 3x2x5'; record one with the candidates of this branch."),
     ],
 )  # fmt: skip
-def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, sentence: str):
+def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "tuning.json"
     path.write_text(text)
     with pytest.raises(ExportError) as caught:
@@ -65,12 +65,12 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path, text: str, sent
     assert str(caught.value) == f"the tuning {path} {sentence}"
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"tuning.json cannot be read \(No such file"):
         read(tmp_path / "tuning.json", "tflite-runtime")
 
 
-def test_the_shipped_files_cover_the_zoo():
+def test_the_shipped_files_cover_the_zoo() -> None:
     names = {layer.name for layer in zoo_layers()}
     for runtime in RUNTIMES:
         assert shipped(runtime).source == "shipped"
@@ -78,7 +78,7 @@ def test_the_shipped_files_cover_the_zoo():
         assert set(shipped(runtime).choices) == names
 
 
-def test_a_runtime_without_a_file_has_the_rule():
+def test_a_runtime_without_a_file_has_the_rule() -> None:
     unknown = shipped("any")
     assert (unknown.source, unknown.choices) == ("rule", {})
     assert unknown.choose(SMALL) == Tuning("any").choose(SMALL)

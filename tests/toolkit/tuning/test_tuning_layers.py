@@ -9,7 +9,7 @@ from toolkit.branch.branch import Branch
 from toolkit.tuning.layers import layers_of
 
 
-def test_strided_layers_are_dense_ones_on_blocks():
+def test_strided_layers_are_dense_ones_on_blocks() -> None:
     found = layers_of(zoo.build("atari", "lightweight"))
     assert [layer.name for layer in found] == [
         "21x21x64 2x2x32 first",  # 84×84×4, 8×8 with step 4
@@ -18,7 +18,7 @@ def test_strided_layers_are_dense_ones_on_blocks():
     ]
 
 
-def test_equal_layers_are_one():
+def test_equal_layers_are_one() -> None:
     def conv(**options: object) -> layers.Layer:
         return layers.Conv2D(3, 3, padding="same", **options)
 
@@ -32,6 +32,6 @@ def test_equal_layers_are_one():
     ]
 
 
-def test_a_branch_without_convolutions_has_none():
+def test_a_branch_without_convolutions_has_none() -> None:
     model = keras.Sequential([keras.Input((4,)), layers.Dense(2, name="stem")])
     assert layers_of(Branch("b", model, ("stem",))) == []

@@ -39,7 +39,7 @@ def film(game: Environment, seed: int, outputs: list[int]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_a_game_shows_what_it_says_and_the_seed_decides(name: str):
+def test_a_game_shows_what_it_says_and_the_seed_decides(name: str) -> None:
     shape, dtype, actions = GAMES[name]
     game, again = make_environment(name, 200), make_environment(name, 200)
     assert (game.observation.shape, game.observation.dtype.name) == (shape, dtype)
@@ -59,7 +59,7 @@ def test_a_game_shows_what_it_says_and_the_seed_decides(name: str):
 
 
 @pytest.mark.parametrize("name", ["cartpole", "minatar/freeway", "breakout"])
-def test_an_episode_is_cut_off_at_its_greatest_length(name: str):
+def test_an_episode_is_cut_off_at_its_greatest_length(name: str) -> None:
     game = make_environment(name, 7)
     for _ in range(2):  # the count begins anew
         game.reset(0)
@@ -68,7 +68,7 @@ def test_an_episode_is_cut_off_at_its_greatest_length(name: str):
         assert not any(s.terminated for s in seen)
 
 
-def test_a_fallen_pole_ends_the_game_and_standing_is_worth_a_point():
+def test_a_fallen_pole_ends_the_game_and_standing_is_worth_a_point() -> None:
     game = make_environment("cartpole", 500)
     game.reset(0)
     seen = [game.step(0)]
@@ -79,7 +79,7 @@ def test_a_fallen_pole_ends_the_game_and_standing_is_worth_a_point():
     assert {s.reward for s in seen} == {1.0}
 
 
-def test_a_lost_life_is_told():
+def test_a_lost_life_is_told() -> None:
     game = AtariGame("breakout", 2_000)
     game.reset(0)
     seen = [game.step(1)]
@@ -91,14 +91,14 @@ def test_a_lost_life_is_told():
 
 
 @pytest.mark.parametrize("name", ["minatar/breakout", "cartpole", "breakout"])
-def test_sticky_actions_repeat_the_last_one(name: str):
+def test_sticky_actions_repeat_the_last_one(name: str) -> None:
     outputs = np.random.default_rng(1).integers(2, size=80).tolist()
     plain = film(make_environment(name, 500), 1, outputs)
     assert film(make_environment(name, 500, sticky=0.0), 1, outputs) == plain
     assert film(make_environment(name, 500, sticky=0.5), 1, outputs) != plain
 
 
-def test_pictures():
+def test_pictures() -> None:
     for name, shape in (("breakout", (84, 84, 3)), ("minatar/seaquest", (10, 10, 3))):
         game = make_environment(name, 10)
         game.reset(0)
@@ -133,7 +133,7 @@ class Corridor(gymnasium.Env):  # type: ignore[type-arg]
         return self.now, float(action), bool(self.now[0] >= 1), False, {}
 
 
-def test_a_users_own_game_is_played():
+def test_a_users_own_game_is_played() -> None:
     gymnasium.register("Corridor-v0", Corridor)
     game = make_environment("Corridor-v0", 50)
     assert (game.actions, game.observation.dtype, game.observation.shape) == (3, np.float32, (2,))
@@ -145,7 +145,7 @@ def test_a_users_own_game_is_played():
     assert not first.any()
 
 
-def test_a_device_does_not_load_what_minatar_plots_with():
+def test_a_device_does_not_load_what_minatar_plots_with() -> None:
     code = (
         "import sys; from firmware_sim.playing.environments import make_environment; "
         "make_environment('minatar/breakout', 5).reset(0); "
@@ -173,13 +173,13 @@ def test_a_device_does_not_load_what_minatar_plots_with():
          "(gymnasium.spaces.Box)."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_played_is_refused(name: str, sentence: str):
+def test_what_cannot_be_played_is_refused(name: str, sentence: str) -> None:
     with pytest.raises(TaskError) as caught:
         make_environment(name, 10)
     assert str(caught.value) == sentence
 
 
-def test_a_game_without_its_rom_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_game_without_its_rom_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
     with pytest.raises(TaskError) as caught:
         make_environment("breakout", 10)
@@ -198,14 +198,14 @@ def test_a_game_without_its_rom_is_refused(tmp_path: Path, monkeypatch: pytest.M
 )  # fmt: skip
 def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, missing: str, name: str, sentence: str
-):
+) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(TaskError) as caught:
         make_environment(name, 10)
     assert str(caught.value) == sentence
 
 
-def test_minatar_missing_is_said(monkeypatch: pytest.MonkeyPatch):
+def test_minatar_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(TaskError) as caught:
         make_environment("minatar/breakout", 10)

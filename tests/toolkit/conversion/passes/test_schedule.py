@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -44,14 +45,14 @@ def programs(draw: st.DrawFn) -> tuple[list[Job], list[int]]:
 
 @thorough
 @given(programs())
-def test_every_task_runs_once(program):
+def test_every_task_runs_once(program: Any) -> None:
     jobs, sizes = program
     assert sorted(schedule(jobs, sizes)) == list(range(len(jobs)))
 
 
 @thorough
 @given(programs())
-def test_no_task_runs_before_its_inputs_are_there(program):
+def test_no_task_runs_before_its_inputs_are_there(program: Any) -> None:
     jobs, sizes = program
     there = set(range(EXTERNAL))
     for index in schedule(jobs, sizes):
@@ -61,7 +62,7 @@ def test_no_task_runs_before_its_inputs_are_there(program):
 
 @thorough
 @given(programs())
-def test_writes_keep_their_place_among_reads_and_writes(program):
+def test_writes_keep_their_place_among_reads_and_writes(program: Any) -> None:
     jobs, sizes = program
     when = {index: time for time, index in enumerate(schedule(jobs, sizes))}
     for early, late in itertools.combinations(range(len(jobs)), 2):
@@ -72,7 +73,7 @@ def test_writes_keep_their_place_among_reads_and_writes(program):
 
 @thorough
 @given(programs())
-def test_the_first_come_first_and_in_order(program):
+def test_the_first_come_first_and_in_order(program: Any) -> None:
     jobs, sizes = program
     first = [index for index, job in enumerate(jobs) if job.first]
     assert schedule(jobs, sizes)[: len(first)] == first
@@ -80,7 +81,7 @@ def test_the_first_come_first_and_in_order(program):
 
 @thorough
 @given(programs())
-def test_variables_hold_what_they_held(program):
+def test_variables_hold_what_they_held(program: Any) -> None:
     """Runs both orders on symbols: each job's result names its inputs and what it read."""
     jobs, sizes = program
     assert meaning(jobs, schedule(jobs, sizes)) == meaning(jobs, range(len(jobs)))
@@ -112,7 +113,7 @@ def peak(jobs: Sequence[Job], order: Sequence[int], sizes: Sequence[int]) -> int
     )
 
 
-def test_what_the_end_needs_is_made_at_the_end():
+def test_what_the_end_needs_is_made_at_the_end() -> None:
     """A forward pass over 500 bytes, beside 1000 bytes that only the last job wants."""
     jobs = [
         Job(inputs=(0,), outputs=(1,)),  # large, made too early
@@ -127,7 +128,7 @@ def test_what_the_end_needs_is_made_at_the_end():
     assert peak(jobs, order, sizes) == 1002
 
 
-def test_a_reshape_takes_no_memory():
+def test_a_reshape_takes_no_memory() -> None:
     """Job 1 only renames 1000 bytes, so that making them late is worth it in spite of it."""
     jobs = [
         Job(inputs=(0,), outputs=(1,)),
@@ -142,7 +143,7 @@ def test_a_reshape_takes_no_memory():
     assert (peak(jobs, range(5), sizes), peak(jobs, order, sizes)) == (1501, 1002)
 
 
-def test_a_backward_pass_makes_its_masks_when_it_needs_them():
+def test_a_backward_pass_makes_its_masks_when_it_needs_them() -> None:
     """Six layers, whose gradients need the activation and a mask that is made from it."""
     depth, size = 6, 100
     activations, masks, gradients = (range(k, k + depth) for k in (1, 1 + depth, 1 + 2 * depth))
@@ -162,7 +163,7 @@ def test_a_backward_pass_makes_its_masks_when_it_needs_them():
     assert peak(jobs, schedule(jobs, sizes), sizes) == (6 + 1 + 1) * size
 
 
-def test_one_part_of_a_batch_is_done_before_the_next():
+def test_one_part_of_a_batch_is_done_before_the_next() -> None:
     """dy → spread_p, which both gradients of part p need: dx_p of it alone, dk_p with some of x.
 
     The bytes alone do not tell that dk_p had better follow dx_p: it begins more than it ends.
@@ -190,5 +191,5 @@ def test_one_part_of_a_batch_is_done_before_the_next():
 
 
 @pytest.mark.parametrize("jobs", [[], [Job(inputs=(), outputs=())]])
-def test_little_to_order(jobs):
+def test_little_to_order(jobs: Any) -> None:
     assert schedule(jobs, []) == list(range(len(jobs)))
