@@ -319,7 +319,7 @@ def frozen(arrays: dict[str, Any]) -> dict[str, bytes]:
 
 def once(when: Callable[[World], bool], act: Callable[[World], None]) -> Callable[[World], None]:
     """Does something at the first turn at which a condition holds."""
-    done = []
+    done: list[bool] = []
 
     def at_turn(world: World) -> None:
         if not done and when(world):

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,11 @@ def values(model: Preferring, name: str) -> set[float]:
     ("step", "epsilon"),
     [(0, 1.0), (1, 0.9999991), (500_000, 0.55), (1_000_000, 0.1), (5_000_000, 0.1)],
 )
-def test_exploration_falls_linearly_to_a_tenth(step: int, epsilon: float):
+def test_exploration_falls_linearly_to_a_tenth(step: int, epsilon: float) -> None:
     assert exploration(step, DqnOptions()) == pytest.approx(epsilon, abs=1e-12)
 
 
-def test_small_games_have_schedules_of_their_own():
+def test_small_games_have_schedules_of_their_own() -> None:
     assert usual_options("breakout") == usual_options("LunarLander-v3") == DqnOptions()
     assert usual_options("minatar/seaquest").exploration_steps == 100_000
     cartpole = usual_options("cartpole")
@@ -119,11 +120,11 @@ def test_small_games_have_schedules_of_their_own():
         ({"test_exploration": 1.5}, "test_exploration is 1.5, which is not between 0 and 1."),
     ],
 )
-def test_impossible_schedules_are_refused(options: dict[str, Any], sentence: str):
+def test_impossible_schedules_are_refused(options: dict[str, Any], sentence: str) -> None:
     assert refusal(lambda: DqnOptions(**options)) == sentence
 
 
-def test_a_player_takes_the_best_output_unless_it_explores():
+def test_a_player_takes_the_best_output_unless_it_explores() -> None:
     model, rng = Preferring(3), np.random.default_rng(0)
     obs = np.zeros((84, 84, 4), np.uint8)
     taken = [choose(model, obs, 0.25, 6, rng) for _ in range(4000)]  # type: ignore[arg-type]
@@ -148,7 +149,7 @@ def play(output: int, steps: int = 70) -> tuple[list[bytes], bool]:
     return frames, ended
 
 
-def test_an_output_without_an_action_does_nothing():
+def test_an_output_without_an_action_does_nothing() -> None:
     nothing = play(0)
     assert len(nothing[0]) == 1 + 240 // 4 and nothing[1], "an episode is cut off in frames"
     assert play(6) == play(7) == nothing  # the game has six actions
@@ -159,7 +160,7 @@ def test_an_output_without_an_action_does_nothing():
 # --- learning ------------------------------------------------------------------------------------
 
 
-def test_the_replay_is_warm_before_the_first_batch(atari_bundle: Bundle):
+def test_the_replay_is_warm_before_the_first_batch(atari_bundle: Bundle) -> None:
     task = make_task("atari", atari_bundle, SMALL)
     assert task.samples == 0
     model = Preferring(2)
@@ -173,7 +174,7 @@ def test_the_replay_is_warm_before_the_first_batch(atari_bundle: Bundle):
     assert task.samples == 44
 
 
-def test_a_long_game_is_kept_as_far_as_the_replay_goes(atari_bundle: Bundle):
+def test_a_long_game_is_kept_as_far_as_the_replay_goes(atari_bundle: Bundle) -> None:
     task = make_task(
         "atari", atari_bundle, replace(SMALL, replay_frames=60, dqn=replace(DQN, warm_up_steps=30))
     )
@@ -187,14 +188,14 @@ def test_a_long_game_is_kept_as_far_as_the_replay_goes(atari_bundle: Bundle):
     assert values(model, "done") == {0, 1}
 
 
-def test_of_points_only_the_sign_is_learnt(atari_bundle: Bundle):
+def test_of_points_only_the_sign_is_learnt(atari_bundle: Bundle) -> None:
     task = make_task("atari", atari_bundle, replace(SMALL, game="space_invaders"))
     model = Preferring(0)
     list(task.train(model, 150, "delta"))  # type: ignore[arg-type]
     assert values(model, "reward") == {0, 1}
 
 
-def test_an_episode_that_is_cut_off_is_not_done(atari_bundle: Bundle):
+def test_an_episode_that_is_cut_off_is_not_done(atari_bundle: Bundle) -> None:
     short = replace(SMALL, dqn=replace(DQN, episode_steps=20))
     task = make_task("atari", atari_bundle, short)
     model = Preferring(0)
@@ -207,7 +208,7 @@ def test_an_episode_that_is_cut_off_is_not_done(atari_bundle: Bundle):
 
 
 @pytest.mark.parametrize("exchange", ["delta", "gradient"])
-def test_a_real_bundle_learns_from_play(atari_bundle: Bundle, model: Model, exchange: str):
+def test_a_real_bundle_learns_from_play(atari_bundle: Bundle, model: Model, exchange: str) -> None:
     task = make_task("atari", atari_bundle, SMALL)
     before = copied(model)
     losses = list(task.train(model, 30, exchange))
@@ -221,7 +222,7 @@ def test_a_real_bundle_learns_from_play(atari_bundle: Bundle, model: Model, exch
     assert after["optimizer/step"] == (30 if exchange == "delta" else 0)
 
 
-def test_a_merged_part_goes_into_the_target_network(atari_bundle: Bundle, model: Model):
+def test_a_merged_part_goes_into_the_target_network(atari_bundle: Bundle, model: Model) -> None:
     task = make_task("atari", atari_bundle, SMALL)
     list(task.train(model, 5, "delta"))
     trained = copied(model)
@@ -236,7 +237,9 @@ def test_a_merged_part_goes_into_the_target_network(atari_bundle: Bundle, model:
         np.testing.assert_array_equal(synchronised[name], trained[name.removeprefix("target/")])
 
 
-def test_a_test_episode_is_repeatable_and_leaves_training_alone(atari_bundle: Bundle, model: Model):
+def test_a_test_episode_is_repeatable_and_leaves_training_alone(
+    atari_bundle: Bundle, model: Model
+) -> None:
     options = replace(SMALL, dqn=replace(DQN, test_steps=500))
     judged, plain = (make_task("atari", atari_bundle, options) for _ in range(2))
     list(judged.train(model, 3, "delta"))
@@ -253,7 +256,7 @@ def test_a_test_episode_is_repeatable_and_leaves_training_alone(atari_bundle: Bu
     assert list(judged.train(model, 4, "delta")) == list(plain.train(fresh, 4, "delta"))
 
 
-def test_a_score_counts_points_of_a_capped_episode(atari_bundle: Bundle):
+def test_a_score_counts_points_of_a_capped_episode(atari_bundle: Bundle) -> None:
     short, longer = (
         make_task(
             "atari",
@@ -271,7 +274,7 @@ def test_a_score_counts_points_of_a_capped_episode(atari_bundle: Bundle):
     assert (few % 5, many % 5) == (0, 0), "an invader is worth 5, 10, … 30 points"
 
 
-def test_every_test_episode_is_another_game(atari_bundle: Bundle):
+def test_every_test_episode_is_another_game(atari_bundle: Bundle) -> None:
     task = make_task("atari", atari_bundle, replace(SMALL, dqn=replace(DQN, test_steps=20)))
 
     def shown() -> list[bytes]:
@@ -285,7 +288,7 @@ def test_every_test_episode_is_another_game(atari_bundle: Bundle):
     assert shown() != first
 
 
-def test_the_same_seed_plays_the_same_game(atari_bundle: Bundle):
+def test_the_same_seed_plays_the_same_game(atari_bundle: Bundle) -> None:
     def losses(seed: int) -> list[float]:
         task = make_task("atari", atari_bundle, replace(SMALL, seed=seed))
         return list(task.train(Model(atari_bundle.model), 4, "delta"))
@@ -296,7 +299,7 @@ def test_the_same_seed_plays_the_same_game(atari_bundle: Bundle):
 # --- going on ------------------------------------------------------------------------------------
 
 
-def test_a_restarted_player_keeps_its_steps_and_warms_up_anew(atari_bundle: Bundle):
+def test_a_restarted_player_keeps_its_steps_and_warms_up_anew(atari_bundle: Bundle) -> None:
     task = make_task("atari", atari_bundle, SMALL)
     list(task.train(Preferring(0), 10, "delta"))  # type: ignore[arg-type]
     state = task.state()
@@ -310,7 +313,7 @@ def test_a_restarted_player_keeps_its_steps_and_warms_up_anew(atari_bundle: Bund
     assert (again.samples, int(again.state()["step"]), len(model.batches)) == (40, 89, 1)
 
 
-def test_a_late_player_rarely_explores(atari_bundle: Bundle):
+def test_a_late_player_rarely_explores(atari_bundle: Bundle) -> None:
     task = make_task("atari", atari_bundle, SMALL)
     task.restore(task.state() | {"step": np.array(2_000_000)})
     model = Preferring(0)
@@ -323,7 +326,9 @@ def test_a_late_player_rarely_explores(atari_bundle: Bundle):
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_refused(atari_bundle: Bundle, digits_bundle: Bundle, tmp_path: Path):
+def test_what_does_not_fit_is_refused(
+    atari_bundle: Bundle, digits_bundle: Bundle, tmp_path: Path
+) -> None:
     signatures = {"train": inputs(obs=("uint8", 32, 84, 84, 1))}
     flat = replace(atari_bundle, manifest=a_manifest(signatures=signatures))
     folder = atari_bundle.folder
@@ -347,17 +352,17 @@ def test_what_does_not_fit_is_refused(atari_bundle: Bundle, digits_bundle: Bundl
         ("atari", atari_bundle, replace(SMALL, replay_frames=79),
          "a warm-up of 40 steps needs a replay of at least 80 frames, not 79."),
     ):  # fmt: skip
-        assert refusal(lambda n=name, b=bundle, o=options: make_task(n, b, o)) == sentence
+        assert refusal(partial(make_task, name, bundle, options)) == sentence
 
 
-def test_a_state_of_another_game_is_refused(atari_bundle: Bundle):
+def test_a_state_of_another_game_is_refused(atari_bundle: Bundle) -> None:
     task = make_task("atari", atari_bundle, SMALL)
     other = make_task("atari", atari_bundle, replace(SMALL, game="space_invaders"))
     sentence = "the state was saved with other data than the task has now."
     assert refusal(lambda: task.restore(other.state())) == sentence
 
 
-def test_an_unknown_exchange_is_refused_before_anything_is_played(atari_bundle: Bundle):
+def test_an_unknown_exchange_is_refused_before_anything_is_played(atari_bundle: Bundle) -> None:
     task = make_task("atari", atari_bundle, SMALL)
     sentence = "there is no exchange 'sum'; there are delta and gradient."
     assert refusal(lambda: task.train(Preferring(0), 1, "sum")) == sentence  # type: ignore[arg-type]
@@ -367,7 +372,7 @@ def test_an_unknown_exchange_is_refused_before_anything_is_played(atari_bundle: 
 @pytest.mark.parametrize("missing", ["ale_py", "ale_py.vector_env"])
 def test_without_ale_py_one_sentence_says_so(
     atari_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, missing: str
-):
+) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     sentence = "Atari is played with ale-py and gymnasium; install both."
     assert refusal(lambda: make_task("atari", atari_bundle, SMALL)) == sentence

@@ -61,7 +61,7 @@ def check(frames: Frames, stored: list[Pixels], newest: list[int]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_any_history_is_shown_as_it_was(arena: Arena, seed: int):
+def test_any_history_is_shown_as_it_was(arena: Arena, seed: int) -> None:
     rng = np.random.default_rng(seed)
     frames = Frames(SHAPE, most=10_000, chunks=LEAST_CHUNKS, arena=arena)
     stored: list[Pixels] = []
@@ -76,7 +76,7 @@ def test_any_history_is_shown_as_it_was(arena: Arena, seed: int):
     check(frames, stored, list(range(frames.first, 2500)))
 
 
-def test_of_few_frames_the_newest_stay(arena: Arena):
+def test_of_few_frames_the_newest_stay(arena: Arena) -> None:
     frames = Frames(SHAPE, most=40, chunks=LEAST_CHUNKS, arena=arena)
     stored: list[Pixels] = []
     held = set()
@@ -90,7 +90,7 @@ def test_of_few_frames_the_newest_stay(arena: Arena):
     assert held >= set(range(1, 41))
 
 
-def test_memory_is_taken_when_needed_and_given_back():
+def test_memory_is_taken_when_needed_and_given_back() -> None:
     arena = MemoryArena()
     frames = Frames(SHAPE, most=60, chunks=1000, arena=arena)
     rng = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def test_memory_is_taken_when_needed_and_given_back():
     assert frames.end - frames.first == 60
 
 
-def test_a_frame_takes_what_changed_or_what_deflate_makes_of_it():
+def test_a_frame_takes_what_changed_or_what_deflate_makes_of_it() -> None:
     arena = Counting()
     frames = Frames(SHAPE, most=100, chunks=LEAST_CHUNKS, arena=arena)
     still = np.random.default_rng(0).integers(0, 256, SHAPE, dtype=np.uint8)
@@ -118,7 +118,7 @@ def test_a_frame_takes_what_changed_or_what_deflate_makes_of_it():
     assert len(arena.records[-1]) < 20, "a black frame is less than a thousand changes"
 
 
-def test_what_changed_is_there_beside_a_key():
+def test_what_changed_is_there_beside_a_key() -> None:
     """So that the frames after it take no inflation."""
     arena = Counting()
     frames = Frames(SHAPE, most=100, chunks=LEAST_CHUNKS, arena=arena)
@@ -131,7 +131,7 @@ def test_what_changed_is_there_beside_a_key():
     assert zlib.decompress(arena.records[CHAIN][len(changes) :], -13) == frame.tobytes()
 
 
-def test_rows_that_move_are_not_sent_again():
+def test_rows_that_move_are_not_sent_again() -> None:
     arena = Counting()
     frames = Frames(SHAPE, most=100, chunks=LEAST_CHUNKS, arena=arena)
     still = np.random.default_rng(0).integers(0, 256, SHAPE, dtype=np.uint8)
@@ -145,7 +145,7 @@ def test_rows_that_move_are_not_sent_again():
     check(frames, [still, scrolled], [1])
 
 
-def test_a_frame_is_kept_though_the_caller_changes_it():
+def test_a_frame_is_kept_though_the_caller_changes_it() -> None:
     frames = Frames(SHAPE, most=100, chunks=LEAST_CHUNKS, arena=MemoryArena())
     frame = np.zeros(SHAPE, np.uint8)
     for value in (1, 2, 3):
@@ -155,7 +155,7 @@ def test_a_frame_is_kept_though_the_caller_changes_it():
     assert last[0, 0].tolist() == [1, 1, 2, 3]
 
 
-def test_a_file_takes_its_room_at_once_and_has_no_name(tmp_path: Path):
+def test_a_file_takes_its_room_at_once_and_has_no_name(tmp_path: Path) -> None:
     arena = DiskArena(tmp_path / "new", 3)
     assert list((tmp_path / "new").iterdir()) == []
     arena.write(CHUNK - 2, b"ab")
@@ -165,7 +165,7 @@ def test_a_file_takes_its_room_at_once_and_has_no_name(tmp_path: Path):
     assert arena.read(4 * CHUNK - 2, 4 * CHUNK + 2) == b"yzcd"
 
 
-def test_misuse_is_refused():
+def test_misuse_is_refused() -> None:
     for shape, what in (((91, 91), "8281 in 91"), ((257, 2), "514 in 257")):
         with pytest.raises(
             ValueError,

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from firmware_sim.playing.plain_replay import PlainReplay, entry_bytes
@@ -12,7 +13,7 @@ SPEC = TensorSpec((2, 3), np.dtype(np.float32))
 Step = tuple[float, int, float, float, float]  # obs, action, reward, next_obs, done
 
 
-def observation(number: int) -> np.ndarray:
+def observation(number: int) -> npt.NDArray[np.float32]:
     return np.full((2, 3), number, np.float32)
 
 
@@ -48,7 +49,7 @@ def drawn(replay: PlainReplay, count: int) -> Counter[Step]:
 
 @pytest.mark.parametrize("most", [4, 7, 16, 40, 200])
 @pytest.mark.parametrize("lengths", [[30], [1] * 20, [3, 1, 9, 2, 2, 14, 1, 6]])
-def test_steps_are_drawn_evenly_and_as_they_were_played(most: int, lengths: list[int]):
+def test_steps_are_drawn_evenly_and_as_they_were_played(most: int, lengths: list[int]) -> None:
     replay = small(most)
     entries = play(replay, lengths)
     held = entries[-most:]
@@ -60,14 +61,14 @@ def test_steps_are_drawn_evenly_and_as_they_were_played(most: int, lengths: list
     assert min(found.values()) > 200 and max(found.values()) < 400
 
 
-def test_it_keeps_to_its_budget():
+def test_it_keeps_to_its_budget() -> None:
     assert entry_bytes(SPEC) == 24 + 13
     assert PlainReplay(SPEC, 1000, most=10**6).capacity == 1000 // 37
     with pytest.raises(ValueError, match=r"^a replay of 9 observations in 99 bytes is too small"):
         PlainReplay(SPEC, 99, most=9)
 
 
-def test_what_is_drawn_is_a_copy():
+def test_what_is_drawn_is_a_copy() -> None:
     replay = small(4)
     play(replay, [3])
     before = replay.sample(np.random.default_rng(0), 8)
@@ -76,7 +77,7 @@ def test_what_is_drawn_is_a_copy():
     np.testing.assert_array_equal(before.obs, kept)
 
 
-def test_misuse_is_refused():
+def test_misuse_is_refused() -> None:
     replay = small(6)
     with pytest.raises(ValueError, match=r"^an episode begins with an observation, not with"):
         replay.add(0, 0.0, False, observation(0))

@@ -112,7 +112,7 @@ def learn(options: DqnOptions, steps: int, most: int = 10_000) -> tuple[Pupil, l
     return pupil, games[0].steps
 
 
-def test_what_is_learnt_is_what_was_played_across_the_ends_of_episodes():
+def test_what_is_learnt_is_what_was_played_across_the_ends_of_episodes() -> None:
     pupil, played = learn(replace(OPTIONS, clip_rewards=False), 400)
     assert pupil.seen() <= set(played)
     assert pupil.seen() >= set(played[:200]), "only newer ones may not have been drawn yet"
@@ -121,7 +121,7 @@ def test_what_is_learnt_is_what_was_played_across_the_ends_of_episodes():
     assert set(lengths.tolist()) == {9, 7}, "some are cut off, some end by themselves"
 
 
-def test_old_steps_are_forgotten():
+def test_old_steps_are_forgotten() -> None:
     pupil, played = learn(replace(OPTIONS, clip_rewards=False), 300, most=50)
     last = {step for batch in pupil.batches[-1:] for step in [int(o[0]) for o in batch["obs"]]}
     assert min(last) >= played[-1][3] - 60
@@ -129,7 +129,7 @@ def test_old_steps_are_forgotten():
 
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("life", [False, True])
-def test_points_and_lives_are_learnt_as_chosen(clip: bool, life: bool):
+def test_points_and_lives_are_learnt_as_chosen(clip: bool, life: bool) -> None:
     pupil, played = learn(replace(OPTIONS, clip_rewards=clip, life_loss_ends=life), 300)
     wanted = set()
     number = 0  # of a step in its episode
@@ -141,7 +141,7 @@ def test_points_and_lives_are_learnt_as_chosen(clip: bool, life: bool):
     assert len(pupil.seen()) > 0.9 * len(wanted)
 
 
-def test_exploring_falls_as_scheduled():
+def test_exploring_falls_as_scheduled() -> None:
     options = replace(OPTIONS, exploration_steps=3_000, warm_up_steps=1, last_exploration=0.1)
     _, played = learn(options, 6_000)
     best = np.array([action == 2 for _, action, *_ in played])
@@ -151,7 +151,7 @@ def test_exploring_falls_as_scheduled():
         assert best[start : start + 1_000].mean() == pytest.approx(wanted, abs=0.05)
 
 
-def test_a_score_is_the_mean_of_the_test_episodes_in_points():
+def test_a_score_is_the_mean_of_the_test_episodes_in_points() -> None:
     task, games = player(replace(OPTIONS, test_episodes=5))
     assert task.evaluate(Pupil()).keys() == {"score"}  # type: ignore[arg-type]
     test = games[-1]
@@ -161,7 +161,7 @@ def test_a_score_is_the_mean_of_the_test_episodes_in_points():
     assert games[0].steps == [] and task.samples == 0
 
 
-def test_outputs_that_are_no_actions_are_refused():
+def test_outputs_that_are_no_actions_are_refused() -> None:
     task, _ = player(OPTIONS)
     sentence = "the branch has 2 outputs and the game 'diary' has 3 actions; they must be as many."
     for call in (
@@ -187,7 +187,7 @@ def bundle(shape: list[int], dtype: str, folder: Any) -> Bundle:
     )
 
 
-def test_the_memory_cap_decides_how_many_small_observations_are_kept(tmp_path: Any):
+def test_the_memory_cap_decides_how_many_small_observations_are_kept(tmp_path: Any) -> None:
     task = make_task("minatar", bundle([10, 10, 4], "uint8", tmp_path), TaskOptions())
     assert isinstance(task, DqnTask) and isinstance(task.replay, PlainReplay)
     assert task.replay.capacity == (100 - 60 - 6) * 2**20 // (400 + 13)
@@ -210,13 +210,15 @@ def test_the_memory_cap_decides_how_many_small_observations_are_kept(tmp_path: A
         ("cartpole", {"share": (0, 0.5)}, "the task cartpole has no examples to take a share of."),
     ],
 )  # fmt: skip
-def test_a_game_that_does_not_fit_is_refused(task: str, options: dict[str, Any], sentence: str):
+def test_a_game_that_does_not_fit_is_refused(
+    task: str, options: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(TaskError) as caught:
         make_task(task, bundle([4], "float32", "own"), TaskOptions(**options))
     assert str(caught.value) == sentence
 
 
-def test_only_ataris_replay_is_kept_on_disk(tmp_path: Any):
+def test_only_ataris_replay_is_kept_on_disk(tmp_path: Any) -> None:
     with pytest.raises(TaskError) as caught:
         options = TaskOptions(replay_folder=tmp_path)
         make_task("cartpole", bundle([4], "float32", tmp_path), options)
@@ -224,7 +226,7 @@ def test_only_ataris_replay_is_kept_on_disk(tmp_path: Any):
     assert str(caught.value) == sentence
 
 
-def test_names_of_games():
+def test_names_of_games() -> None:
     assert game_of("atari", None) == "breakout"
     assert game_of("atari", "ALE/Pong-v5") == "ALE/Pong-v5"
     assert game_of("minatar", "seaquest") == "minatar/seaquest"

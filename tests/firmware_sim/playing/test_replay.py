@@ -95,7 +95,7 @@ def drawn(batch: Transitions) -> list[Played]:
     [[1], [2, 1, 3], [9, 1, 1, 6], [30], [7, 1, 4, 12, 2, 1, 1, 9], [1] * 30, [19, 1], [20], [100]],
     ids=str,
 )
-def test_exactly_the_steps_in_the_ring_are_drawn_as_they_were_played(lengths: list[int]):
+def test_exactly_the_steps_in_the_ring_are_drawn_as_they_were_played(lengths: list[int]) -> None:
     capacity = 21
     replay = tiny(capacity)
     entries = play(replay, lengths, np.random.default_rng(len(lengths)))
@@ -114,7 +114,7 @@ def test_exactly_the_steps_in_the_ring_are_drawn_as_they_were_played(lengths: li
         assert abs(found[played] - size * p) <= 6 * np.sqrt(size * p * (1 - p))
 
 
-def test_a_batch_has_the_shapes_and_types_that_training_takes():
+def test_a_batch_has_the_shapes_and_types_that_training_takes() -> None:
     replay = tiny(10)
     play(replay, [5], np.random.default_rng(0))
     batch = replay.sample(np.random.default_rng(0), 7)
@@ -128,7 +128,7 @@ def test_a_batch_has_the_shapes_and_types_that_training_takes():
     }
 
 
-def test_the_generator_decides_what_is_drawn():
+def test_the_generator_decides_what_is_drawn() -> None:
     replay = tiny(60)
     play(replay, [20, 10], np.random.default_rng(0))
     first, same, other = (
@@ -137,7 +137,7 @@ def test_the_generator_decides_what_is_drawn():
     assert first == same != other
 
 
-def test_what_was_drawn_stays_when_the_ring_moves_on():
+def test_what_was_drawn_stays_when_the_ring_moves_on() -> None:
     replay = tiny(8)
     play(replay, [6], np.random.default_rng(0))
     batch = replay.sample(np.random.default_rng(0), 20)
@@ -146,7 +146,7 @@ def test_what_was_drawn_stays_when_the_ring_moves_on():
     assert drawn(batch) == before
 
 
-def test_memory_is_used_again_once_nobody_holds_its_batch():
+def test_memory_is_used_again_once_nobody_holds_its_batch() -> None:
     replay = tiny(60)
     play(replay, [20, 10], np.random.default_rng(0))
     rng = np.random.default_rng(1)
@@ -165,7 +165,7 @@ def test_memory_is_used_again_once_nobody_holds_its_batch():
     assert replay.sample(rng, 7).obs.shape == (7, 2, 3, 4)
 
 
-def test_stacks_equal_those_that_the_environment_shows():
+def test_stacks_equal_those_that_the_environment_shows() -> None:
     environment = vector_environment("breakout", 15)
     replay = Replay(bytes_for(100), most_frames=100)
     rng = np.random.default_rng(0)
@@ -190,7 +190,7 @@ def test_stacks_equal_those_that_the_environment_shows():
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-def test_the_budget_decides_how_many_steps_are_held(tmp_path: Path, on_disk: bool):
+def test_the_budget_decides_how_many_steps_are_held(tmp_path: Path, on_disk: bool) -> None:
     """Against a plain list; frames of noise do not compress, others hardly change."""
     budget = 2**20
     replay = Replay(budget, folder=tmp_path if on_disk else None)
@@ -225,7 +225,7 @@ def test_the_budget_decides_how_many_steps_are_held(tmp_path: Path, on_disk: boo
     assert list(tmp_path.iterdir()) == [], "a file without a name goes with the process"
 
 
-def test_a_budget_for_frames_holds_so_many_even_of_noise():
+def test_a_budget_for_frames_holds_so_many_even_of_noise() -> None:
     replay = Replay(bytes_for(150), most_frames=150)
     rng = np.random.default_rng(0)
     replay.begin(rng.integers(0, 256, (84, 84), dtype=np.uint8))
@@ -263,7 +263,7 @@ def replay_for(made: Bundle, options: TaskOptions | None = None) -> Replay:
     return made_replay
 
 
-def test_the_caps_decide_how_large_a_replay_is(tmp_path: Path):
+def test_the_caps_decide_how_large_a_replay_is(tmp_path: Path) -> None:
     assert memory_left(bundle()) == (256 - 90) * 2**20 - PLAYER_BYTES
     # The checkpoint is there twice while it is replaced: 2 × (1 + 3 × 0.5) MiB, and a little.
     assert 0 < (64 - 2 - 5) * 2**20 - storage_left(bundle()) < 2**18
@@ -275,7 +275,7 @@ def test_the_caps_decide_how_large_a_replay_is(tmp_path: Path):
     assert replay_for(bundle(memory_mib=90 + 6 + 1), on_disk).capacity == 2**20 // ENTRY_BYTES
 
 
-def test_without_room_one_sentence_says_so(tmp_path: Path):
+def test_without_room_one_sentence_says_so(tmp_path: Path) -> None:
     assert refusal(bundle(memory_mib=96), TaskOptions()) == (
         "profile own allows 96 MiB, of which training takes 90 MiB and playing 6 MiB, so no "
         "memory is left for a replay; take a smaller branch or a profile that allows more."
@@ -294,7 +294,7 @@ def test_without_room_one_sentence_says_so(tmp_path: Path):
         replay_for(Bundle(Path("own"), a_manifest()))
 
 
-def test_misuse_is_refused():
+def test_misuse_is_refused() -> None:
     for budget, frames in ((2**20, 5), (4 * CHUNK, 1000)):
         sentence = (
             f"a replay of {frames} frames in {budget} bytes is too small to draw stacks of 4 "

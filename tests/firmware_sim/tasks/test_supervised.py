@@ -46,7 +46,7 @@ class Recorder:
 
 
 @pytest.mark.parametrize(("count", "size"), [(10, 4), (12, 4), (5, 5), (3, 8), (1, 3)])
-def test_each_pass_draws_each_example_once(count: int, size: int):
+def test_each_pass_draws_each_example_once(count: int, size: int) -> None:
     batches = Batches(count, size, seed=0)
     drawn: list[int] = []
     for _ in range(3 * count):  # `size` passes, thrice
@@ -62,7 +62,7 @@ def test_each_pass_draws_each_example_once(count: int, size: int):
 
 
 @pytest.mark.parametrize("taken", range(9))
-def test_batches_go_on_from_seed_epoch_and_position(taken: int):
+def test_batches_go_on_from_seed_epoch_and_position(taken: int) -> None:
     batches = Batches(10, 4, seed=7)
     for _ in range(taken):
         batches.next()
@@ -71,17 +71,17 @@ def test_batches_go_on_from_seed_epoch_and_position(taken: int):
         assert again.next().tolist() == batches.next().tolist()
 
 
-def test_the_seed_decides_the_order():
+def test_the_seed_decides_the_order() -> None:
     orders = [[Batches(20, 4, seed=seed).next().tolist() for _ in range(5)] for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_no_examples_make_no_batches():
+def test_no_examples_make_no_batches() -> None:
     with pytest.raises(WrongInput, match=r"^there are no examples to train on\.$"):
         Batches(0, 4, seed=0)
 
 
-def test_training_passes_each_batch_with_its_labels():
+def test_training_passes_each_batch_with_its_labels() -> None:
     recorder = Recorder()
     x, y = np.arange(10, dtype=np.uint8)[:, None], np.arange(10, dtype=np.int32) + 100
     steps = train(recorder, x, y, Batches(10, 4, seed=3), steps=7, signature="accumulate")  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_training_passes_each_batch_with_its_labels():
         assert labels == [i + 100 for i in examples]
 
 
-def test_training_learns_digits(model: Model, digits: Data):
+def test_training_learns_digits(model: Model, digits: Data) -> None:
     x, y = digits
     before = evaluate(model, x[1500:], y[1500:])
     batches = Batches(1500, 32, seed=0)
@@ -110,7 +110,7 @@ def test_training_learns_digits(model: Model, digits: Data):
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 33, 70])
-def test_evaluating_equals_the_plain_computation(model: Model, digits: Data, count: int):
+def test_evaluating_equals_the_plain_computation(model: Model, digits: Data, count: int) -> None:
     x, y = digits[0][:count], digits[1][:count]
     answers = np.array([model.call("infer", x=one[None])["output"][0] for one in x])
     score = evaluate(model, x, y)
@@ -118,7 +118,7 @@ def test_evaluating_equals_the_plain_computation(model: Model, digits: Data, cou
     assert score.accuracy == np.mean(np.argmax(answers, 1) == y)
 
 
-def test_evaluating_changes_nothing(model: Model, digits: Data):
+def test_evaluating_changes_nothing(model: Model, digits: Data) -> None:
     before = model.call("get_state")
     first = evaluate(model, digits[0][:50], digits[1][:50])
     assert evaluate(model, digits[0][:50], digits[1][:50]) == first
@@ -127,7 +127,7 @@ def test_evaluating_changes_nothing(model: Model, digits: Data):
         np.testing.assert_array_equal(value, before[name])
 
 
-def test_examples_that_do_not_match_their_labels_are_refused(model: Model, digits: Data):
+def test_examples_that_do_not_match_their_labels_are_refused(model: Model, digits: Data) -> None:
     x, y = digits
     for images, labels, sentence in (
         (x[:0], y[:0], "examples [0, 8, 8, 1] and labels [0] do not match."),

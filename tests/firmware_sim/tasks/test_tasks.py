@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def with_inputs(bundle: Bundle, **specs: tuple[Any, ...]) -> Bundle:
 # --- the digits of the package -------------------------------------------------------------------
 
 
-def test_the_digits_are_those_of_scikit_learn():
+def test_the_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     published = load_digits()
@@ -54,7 +55,7 @@ def test_the_digits_are_those_of_scikit_learn():
     np.testing.assert_array_equal(labels, published.target)
 
 
-def test_every_fifth_digit_is_for_the_test():
+def test_every_fifth_digit_is_for_the_test() -> None:
     images, labels = digit_images()
     examples = read_digits()
     np.testing.assert_array_equal(examples.x_test, images[::5])
@@ -72,7 +73,12 @@ def write(file: Path, **changes: Any) -> Path:
     x = np.zeros((103, 8, 8, 1), np.uint8)
     x[:, 0, 0, 0] = np.arange(103)
     y = np.arange(103, dtype=np.int32)
-    arrays = {"x_train": x, "y_train": y, "x_test": x[:7], "y_test": y[:7]} | changes
+    arrays: dict[str, Any] = {
+        "x_train": x,
+        "y_train": y,
+        "x_test": x[:7],
+        "y_test": y[:7],
+    } | changes
     np.savez(file, **{name: value for name, value in arrays.items() if value is not None})
     return file
 
@@ -109,7 +115,7 @@ def held(task: Task) -> list[int]:
 @pytest.mark.parametrize("cuts", [(0, 1), (0, 0.5, 1), (0, 0.05, 1), (0, 0.1, 0.3, 0.35, 0.9, 1)])
 def test_adjoining_shares_hold_every_example_once(
     digits_bundle: Bundle, tmp_path: Path, cuts: tuple[float, ...]
-):
+) -> None:
     single = with_inputs(digits_bundle, x=("uint8", 1, 8, 8, 1), y=("int32", 1))
     data = write(tmp_path / "own.npz")
     tasks = [
@@ -124,7 +130,7 @@ def test_adjoining_shares_hold_every_example_once(
         assert len(one) < 10 or one != sorted(one)
 
 
-def test_a_share_does_not_depend_on_the_seed(digits_bundle: Bundle, tmp_path: Path):
+def test_a_share_does_not_depend_on_the_seed(digits_bundle: Bundle, tmp_path: Path) -> None:
     single = with_inputs(digits_bundle, x=("uint8", 1, 8, 8, 1), y=("int32", 1))
     data = write(tmp_path / "own.npz")
     one, other = (
@@ -141,7 +147,7 @@ def test_a_share_does_not_depend_on_the_seed(digits_bundle: Bundle, tmp_path: Pa
 )
 def test_what_is_exchanged_decides_the_signature(
     digits_bundle: Bundle, exchange: str, signature: str
-):
+) -> None:
     recorder = Recorder(batch=32)
     task = make_task("digits", digits_bundle, TaskOptions())
     assert list(task.train(recorder, 3, exchange)) == [0.0] * 3  # type: ignore[arg-type]
@@ -151,7 +157,7 @@ def test_what_is_exchanged_decides_the_signature(
 # --- with a real bundle --------------------------------------------------------------------------
 
 
-def test_a_share_of_digits_is_learnt(digits_bundle: Bundle, model: Model):
+def test_a_share_of_digits_is_learnt(digits_bundle: Bundle, model: Model) -> None:
     task = make_task("digits", digits_bundle, TaskOptions(share=(0, 0.5), seed=1))
     assert task.samples == round(0.5 * 1437)
     before = task.evaluate(model)
@@ -163,7 +169,7 @@ def test_a_share_of_digits_is_learnt(digits_bundle: Bundle, model: Model):
     assert after["accuracy"] > 0.75
 
 
-def test_evaluating_equals_the_plain_computation(digits_bundle: Bundle, model: Model):
+def test_evaluating_equals_the_plain_computation(digits_bundle: Bundle, model: Model) -> None:
     task = make_task("digits", digits_bundle, TaskOptions())
     list(task.train(model, 30, "delta"))
     images, labels = (part[::5] for part in digit_images())
@@ -176,7 +182,9 @@ def test_evaluating_equals_the_plain_computation(digits_bundle: Bundle, model: M
 
 
 @pytest.mark.parametrize("exchange", ["delta", "gradient"])
-def test_a_restored_task_goes_on_bit_for_bit(digits_bundle: Bundle, model: Model, exchange: str):
+def test_a_restored_task_goes_on_bit_for_bit(
+    digits_bundle: Bundle, model: Model, exchange: str
+) -> None:
     options = TaskOptions(share=(0.3, 0.4), seed=5)  # 144 examples: a pass is 4.5 batches
     task = make_task("digits", digits_bundle, options)
     list(task.train(model, 7, exchange))
@@ -202,7 +210,9 @@ def test_a_restored_task_goes_on_bit_for_bit(digits_bundle: Bundle, model: Model
     }
 
 
-def test_stopping_early_leaves_the_task_between_two_batches(digits_bundle: Bundle, model: Model):
+def test_stopping_early_leaves_the_task_between_two_batches(
+    digits_bundle: Bundle, model: Model
+) -> None:
     task, other = (make_task("digits", digits_bundle, TaskOptions()) for _ in range(2))
     losses = task.train(model, 100, "delta")
     next(losses), next(losses), next(losses)
@@ -210,7 +220,7 @@ def test_stopping_early_leaves_the_task_between_two_batches(digits_bundle: Bundl
     assert int(task.state()["position"]) == int(other.state()["position"]) == 96
 
 
-def test_a_new_shared_part_changes_nothing_else(digits_bundle: Bundle, model: Model):
+def test_a_new_shared_part_changes_nothing_else(digits_bundle: Bundle, model: Model) -> None:
     task = make_task("digits", digits_bundle, TaskOptions())
     before = {name: value.copy() for name, value in model.call("get_state").items()}
     task.synchronised(model)
@@ -221,7 +231,7 @@ def test_a_new_shared_part_changes_nothing_else(digits_bundle: Bundle, model: Mo
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_a_state_of_other_data_is_refused(digits_bundle: Bundle, tmp_path: Path):
+def test_a_state_of_other_data_is_refused(digits_bundle: Bundle, tmp_path: Path) -> None:
     task = make_task("digits", digits_bundle, TaskOptions(share=(0, 0.5)))
     sentence = "the state was saved with other data than the task has now."
     relabelled = write(tmp_path / "b.npz", y_train=np.arange(103, dtype=np.int32)[::-1].copy())
@@ -232,7 +242,7 @@ def test_a_state_of_other_data_is_refused(digits_bundle: Bundle, tmp_path: Path)
         ("npz", npz),
     ):
         state = make_task(name, digits_bundle, options).state()
-        assert refusal(lambda state=state: task.restore(state)) == sentence
+        assert refusal(partial(task.restore, state)) == sentence
     state = make_task("npz", digits_bundle, npz).state()
     other = make_task("npz", digits_bundle, TaskOptions(data=relabelled))
     assert refusal(lambda: other.restore(state)) == sentence
@@ -254,7 +264,7 @@ def test_a_state_of_other_data_is_refused(digits_bundle: Bundle, tmp_path: Path)
 )  # fmt: skip
 def test_a_damaged_state_is_refused_and_changes_nothing(
     digits_bundle: Bundle, changes: Arrays, sentence: str
-):
+) -> None:
     task = make_task("digits", digits_bundle, TaskOptions(seed=3))
     before = task.state()
     damaged = {k: v for k, v in (before | changes).items() if v is not None}
@@ -264,7 +274,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(
     }
 
 
-def test_the_end_of_a_pass_can_be_restored(digits_bundle: Bundle):
+def test_the_end_of_a_pass_can_be_restored(digits_bundle: Bundle) -> None:
     task = make_task("digits", digits_bundle, TaskOptions())
     task.restore(task.state() | {"position": np.array(1437)})
     assert int(task.state()["position"]) == 1437
@@ -282,11 +292,13 @@ def test_the_end_of_a_pass_can_be_restored(digits_bundle: Bundle):
         ({"sticky": 1.0}, "actions cannot be sticky with probability 1.0."),
     ],
 )  # fmt: skip
-def test_impossible_options_are_refused(options: dict[str, Any], sentence: str):
+def test_impossible_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     assert refusal(lambda: TaskOptions(**options)) == sentence
 
 
-def test_a_task_that_does_not_fit_the_bundle_is_refused(digits_bundle: Bundle, tmp_path: Path):
+def test_a_task_that_does_not_fit_the_bundle_is_refused(
+    digits_bundle: Bundle, tmp_path: Path
+) -> None:
     folder = digits_bundle.folder
     regression = with_inputs(digits_bundle, x=("uint8", 32, 8, 8, 1), y=("float32", 32, 1))
     players = {"obs": ("uint8", 32, 84, 84, 4), "action": ("int32", 32)}
@@ -311,12 +323,14 @@ def test_a_task_that_does_not_fit_the_bundle_is_refused(digits_bundle: Bundle, t
          f"the task npz needs a bundle that tells classes apart; the one at {folder} trains on "
          "x, y, with numbers as y."),
     ):  # fmt: skip
-        assert refusal(lambda n=name, b=bundle, o=options: make_task(n, b, o)) == sentence
+        assert refusal(partial(make_task, name, bundle, options)) == sentence
     assert TASKS == ("digits", "npz", "cifar10", "atari", "minatar", "cartpole", "play")
 
 
 @pytest.mark.parametrize("exchange", ["weights", ""])
-def test_an_unknown_exchange_is_refused_at_once(digits_bundle: Bundle, model: Model, exchange: str):
+def test_an_unknown_exchange_is_refused_at_once(
+    digits_bundle: Bundle, model: Model, exchange: str
+) -> None:
     task = make_task("digits", digits_bundle, TaskOptions())
     sentence = f"there is no exchange {exchange!r}; there are delta and gradient."
     assert refusal(lambda: task.train(model, 1, exchange)) == sentence
@@ -345,13 +359,13 @@ def test_an_unknown_exchange_is_refused_at_once(digits_bundle: Bundle, model: Mo
 )  # fmt: skip
 def test_bad_arrays_are_refused(
     digits_bundle: Bundle, tmp_path: Path, changes: dict[str, Any], sentence: str
-):
+) -> None:
     data = write(tmp_path / "own.npz", **changes)
     options = TaskOptions(data=data)
     assert refusal(lambda: make_task("npz", digits_bundle, options)) == f"{data}{sentence}"
 
 
-def test_numbers_that_are_not_finite_are_refused(digits_bundle: Bundle, tmp_path: Path):
+def test_numbers_that_are_not_finite_are_refused(digits_bundle: Bundle, tmp_path: Path) -> None:
     floats = with_inputs(digits_bundle, x=("float32", 32, 8, 8, 1), y=("int32", 32))
     x = np.zeros((103, 8, 8, 1), np.float32)
     good = write(tmp_path / "good.npz", x_train=x, x_test=x[:7])

@@ -61,7 +61,7 @@ def refusal(folder: Path) -> str:
 # --- the binary version --------------------------------------------------------------------------
 
 
-def test_a_binary_file_is_read_record_by_record(tmp_path: Path):
+def test_a_binary_file_is_read_record_by_record(tmp_path: Path) -> None:
     file = tmp_path / "data_batch_1.bin"
     file.write_bytes(b"".join(bytes([i % 10]) + row(image(i)) for i in range(23)))
     images, labels = cifar10.read_binary_batch(cifar10.in_folder(file), 23)
@@ -70,7 +70,7 @@ def test_a_binary_file_is_read_record_by_record(tmp_path: Path):
     assert (labels.dtype, labels.tolist()) == (np.int32, [i % 10 for i in range(23)])
 
 
-def test_six_files_make_the_task(binary: Path, cifar10_bundle: Bundle):
+def test_six_files_make_the_task(binary: Path, cifar10_bundle: Bundle) -> None:
     examples = cifar10.read_cifar10(binary)
     assert (examples.x_train.shape, examples.x_test.shape) == (
         (50_000, 32, 32, 3),
@@ -87,18 +87,18 @@ def test_six_files_make_the_task(binary: Path, cifar10_bundle: Bundle):
 
 
 @pytest.mark.parametrize("size", [0, SIZE - 1])
-def test_a_binary_file_of_another_size_is_refused(binary: Path, size: int):
+def test_a_binary_file_of_another_size_is_refused(binary: Path, size: int) -> None:
     os.truncate(binary / "data_batch_2.bin", size)
     assert refusal(binary) == f"{binary / 'data_batch_2.bin'} has {size} bytes, and not 30730000."
 
 
-def test_a_binary_file_that_is_too_large_is_not_read(binary: Path):
+def test_a_binary_file_that_is_too_large_is_not_read(binary: Path) -> None:
     os.truncate(binary / "data_batch_1.bin", 2**40)  # more than this machine could hold
     file = binary / "data_batch_1.bin"
     assert refusal(binary) == f"{file} has {2**40} bytes, more than any file of CIFAR-10's."
 
 
-def test_foreign_labels_and_missing_files_are_refused(binary: Path, tmp_path: Path):
+def test_foreign_labels_and_missing_files_are_refused(binary: Path, tmp_path: Path) -> None:
     with (binary / "data_batch_1.bin").open("r+b") as file:
         file.write(bytes([17]))
     assert refusal(binary) == (
@@ -117,7 +117,7 @@ def test_foreign_labels_and_missing_files_are_refused(binary: Path, tmp_path: Pa
     )
 
 
-def test_the_task_needs_a_folder(cifar10_bundle: Bundle):
+def test_the_task_needs_a_folder(cifar10_bundle: Bundle) -> None:
     with pytest.raises(
         TaskError, match=r"^the task cifar10 needs data: CIFAR-10's archive, or the folder"
     ):
@@ -137,7 +137,7 @@ class Trap:
         return Path.touch, (self.file,)
 
 
-def test_an_unverified_pickle_is_never_loaded(tmp_path: Path):
+def test_an_unverified_pickle_is_never_loaded(tmp_path: Path) -> None:
     made, folder = tmp_path / "made", tmp_path / "batches"
     folder.mkdir()
     for name in NAMES:
@@ -161,7 +161,9 @@ def batch(seed: int, count: int = 7) -> bytes:
     return pickle.dumps(content, protocol=2)
 
 
-def test_a_file_with_its_published_sum_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_with_its_published_sum_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, other = tmp_path / "data_batch_1", tmp_path / "data_batch_2"
     file.write_bytes(batch(100))
     other.write_bytes(batch(100))
@@ -178,7 +180,7 @@ def test_a_file_with_its_published_sum_is_read(tmp_path: Path, monkeypatch: pyte
         cifar10.read_python_batch(cifar10.in_folder(file))
 
 
-def test_a_huge_pickle_is_not_even_read(tmp_path: Path):
+def test_a_huge_pickle_is_not_even_read(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1").touch()
     os.truncate(tmp_path / "data_batch_1", 2**40)
     assert refusal(tmp_path) == (
@@ -209,7 +211,9 @@ def published(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return files
 
 
-def test_an_archive_is_read_without_being_unpacked(tmp_path: Path, published: dict[str, bytes]):
+def test_an_archive_is_read_without_being_unpacked(
+    tmp_path: Path, published: dict[str, bytes]
+) -> None:
     examples = cifar10.read_cifar10(archive(tmp_path / "cifar.tar.gz", published))
     assert (examples.x_train.shape, examples.x_train.dtype) == ((35, 32, 32, 3), np.uint8)
     # The files are numbered 5 … 1 in the archive, and 1 … 5 in the training set.
@@ -231,7 +235,7 @@ def test_an_archive_is_read_without_being_unpacked(tmp_path: Path, published: di
 @pytest.mark.parametrize("share", [(0.0, 1.0), (0.0, 0.2), (0.35, 0.9)])
 def test_a_share_is_what_dividing_the_whole_gives(
     tmp_path: Path, published: dict[str, bytes], share: tuple[float, float]
-):
+) -> None:
     file = archive(tmp_path / "cifar.tar.gz", published)
     own, expected = cifar10.read_cifar10(file, share), own_share(cifar10.read_cifar10(file), share)
     assert len(own.x_train) == round(35 * share[1]) - round(35 * share[0])
@@ -242,7 +246,7 @@ def test_a_share_is_what_dividing_the_whole_gives(
 
 def test_an_archive_never_leads_to_unpickling_something_else(
     tmp_path: Path, published: dict[str, bytes]
-):
+) -> None:
     made = tmp_path / "made"
     file = archive(tmp_path / "c.tar.gz", published | {"data_batch_3": pickle.dumps(Trap(made))})
     assert refusal(file) == (
@@ -252,7 +256,9 @@ def test_an_archive_never_leads_to_unpickling_something_else(
     assert not made.exists()
 
 
-def test_incomplete_and_cut_archives_are_refused(tmp_path: Path, published: dict[str, bytes]):
+def test_incomplete_and_cut_archives_are_refused(
+    tmp_path: Path, published: dict[str, bytes]
+) -> None:
     file = archive(tmp_path / "c.tar.gz", {n: c for n, c in published.items() if n[-1] not in "24"})
     assert refusal(file) == f"{file} lacks data_batch_2, data_batch_4 of CIFAR-10."
     whole = archive(tmp_path / "whole.tar.gz", published).read_bytes()

@@ -26,7 +26,12 @@ def checkpoints(folder: Path, *, device: str = "pi-1", bundle: str = "b" * 64) -
 
 
 def a_checkpoint(**changes: Any) -> Checkpoint:
-    values = {"run": "run-1", "round": 3, "steps_done": 41, "learner": LEARNER} | changes
+    values: dict[str, Any] = {
+        "run": "run-1",
+        "round": 3,
+        "steps_done": 41,
+        "learner": LEARNER,
+    } | changes
     return Checkpoint(**values)
 
 

@@ -38,13 +38,13 @@ def with_profile(bundle: Bundle, **changes: Any) -> Bundle:
 # --- refusing ------------------------------------------------------------------------------------
 
 
-def test_the_caps_are_the_profiles_and_memory_may_be_lowered(digits_bundle: Bundle):
+def test_the_caps_are_the_profiles_and_memory_may_be_lowered(digits_bundle: Bundle) -> None:
     assert caps_of(digits_bundle) == Caps(128 * MIB, 64 * MIB)
     assert caps_of(digits_bundle, 100) == Caps(100 * MIB, 64 * MIB)
 
 
 @pytest.mark.parametrize("cap", [-1, 0, 129, 10**9])
-def test_a_cap_that_is_none_is_refused(digits_bundle: Bundle, cap: int):
+def test_a_cap_that_is_none_is_refused(digits_bundle: Bundle, cap: int) -> None:
     with pytest.raises(LimitError) as caught:
         caps_of(digits_bundle, cap)
     assert str(caught.value) == (
@@ -52,7 +52,7 @@ def test_a_cap_that_is_none_is_refused(digits_bundle: Bundle, cap: int):
     )
 
 
-def test_a_cap_below_what_was_measured_is_refused(digits_bundle: Bundle):
+def test_a_cap_below_what_was_measured_is_refused(digits_bundle: Bundle) -> None:
     peak = digits_bundle.measured.peak_bytes
     with pytest.raises(LimitError) as caught:
         caps_of(digits_bundle, 20)
@@ -62,7 +62,7 @@ def test_a_cap_below_what_was_measured_is_refused(digits_bundle: Bundle):
     )
 
 
-def test_a_bundle_for_another_profile_is_refused(digits_bundle: Bundle):
+def test_a_bundle_for_another_profile_is_refused(digits_bundle: Bundle) -> None:
     check_profile(digits_bundle, "weak")
     with pytest.raises(BundleError) as caught:
         check_profile(digits_bundle, "powerful")
@@ -77,7 +77,9 @@ def test_a_bundle_for_another_profile_is_refused(digits_bundle: Bundle):
     )
 
 
-def test_what_is_stored_is_the_bundle_and_two_checkpoints(digits_bundle: Bundle, tmp_path: Path):
+def test_what_is_stored_is_the_bundle_and_two_checkpoints(
+    digits_bundle: Bundle, tmp_path: Path
+) -> None:
     manifest = digits_bundle.manifest
     files = sum(entry.bytes for entry in manifest.files.values())
     state = sum(4 * math.prod(tensor.shape) for tensor in manifest.tensors)
@@ -90,7 +92,7 @@ def test_what_is_stored_is_the_bundle_and_two_checkpoints(digits_bundle: Bundle,
     )
 
 
-def test_the_device_says_why_it_refuses(digits_bundle: Bundle, tmp_path: Path):
+def test_the_device_says_why_it_refuses(digits_bundle: Bundle, tmp_path: Path) -> None:
     own = ("--bundle", digits_bundle.folder, "--task", "digits", "--state", tmp_path / "state")
     for options, sentence in (
         (("--profile", "powerful"), "was exported for profile weak, not for powerful.\n"),
@@ -105,7 +107,7 @@ def test_the_device_says_why_it_refuses(digits_bundle: Bundle, tmp_path: Path):
 # --- running -------------------------------------------------------------------------------------
 
 
-def test_a_device_stays_within_its_cap(digits_bundle: Bundle, tmp_path: Path):
+def test_a_device_stays_within_its_cap(digits_bundle: Bundle, tmp_path: Path) -> None:
     ran = run_device(
         *("--bundle", digits_bundle.folder, "--task", "digits", "--state", tmp_path),
         *("--rounds", "3", "--steps", "5", "--profile", "weak"),
@@ -121,15 +123,15 @@ def test_a_device_stays_within_its_cap(digits_bundle: Bundle, tmp_path: Path):
     assert files + 2 * checkpoint <= stored_bytes(digits_bundle.manifest)
 
 
-def test_at_the_cap_a_device_stops_with_a_checkpoint(digits_bundle: Bundle, tmp_path: Path):
+def test_at_the_cap_a_device_stops_with_a_checkpoint(digits_bundle: Bundle, tmp_path: Path) -> None:
     """16 MiB of examples, of which the export knew nothing."""
     x, y = np.zeros((2**18, 8, 8, 1), np.uint8), np.zeros(2**18, np.int32)
     np.savez(tmp_path / "many.npz", x_train=x, y_train=y, x_test=x[:32], y_test=y[:32])
     cap = math.ceil(digits_bundle.measured.peak_bytes / MIB) + 2
     state = tmp_path / "state"
     own = ("--bundle", digits_bundle.folder, "--task", "npz", "--data", tmp_path / "many.npz")
-    own = (*own, "--state", state, "--rounds", "2", "--steps", "3")
-    ran = run_device(*own, "--memory-cap-mib", str(cap))
+    short = ("--state", state, "--rounds", "2", "--steps", "3")
+    ran = run_device(*own, *short, "--memory-cap-mib", str(cap))
     assert ran.returncode == CAP_REACHED == 3, ran.stderr
     assert ran.stderr.splitlines()[-1].startswith(f"error: the memory cap is reached; {state} ")
     model = digits_bundle.model_digest
@@ -144,7 +146,7 @@ def test_at_the_cap_a_device_stops_with_a_checkpoint(digits_bundle: Bundle, tmp_
     assert left.learner["model/optimizer/step"] == 6
 
 
-def test_behind_the_cap_stands_a_hard_limit():
+def test_behind_the_cap_stands_a_hard_limit() -> None:
     code = (
         "import numpy as np\n"
         "from firmware_sim.training.limits import Caps, limit_data\n"
@@ -159,7 +161,7 @@ def test_behind_the_cap_stands_a_hard_limit():
     assert (ran.returncode, ran.stdout) == (0, "refused\n"), ran.stderr
 
 
-def test_freed_memory_goes_back_to_the_system():
+def test_freed_memory_goes_back_to_the_system() -> None:
     """Blocks of 4 MiB between small ones that stay; glibc would keep them after one of 24 MiB."""
     code = (
         "import numpy as np\n"

@@ -33,7 +33,7 @@ def really(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str
 # --- good input ----------------------------------------------------------------------------------
 
 
-def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path):
+def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path) -> None:
     (tmp_path / "my_branch.py").write_text(
         "import keras\n"
         "from keras import layers\n"
@@ -61,7 +61,7 @@ def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path):
     assert [path.name for path in (tmp_path / "build").iterdir()] == ["weak"]
 
 
-def test_a_script_gets_the_manifest_and_nothing_else(tmp_path: Path):
+def test_a_script_gets_the_manifest_and_nothing_else(tmp_path: Path) -> None:
     ran = really(
         "--quiet", "export", "--profile", "weak", "--task", "digits", "--json", cwd=tmp_path
     )
@@ -71,7 +71,7 @@ def test_a_script_gets_the_manifest_and_nothing_else(tmp_path: Path):
     assert told == open_bundle(tmp_path / "build" / "weak").manifest.to_json()
 
 
-def test_profiles_as_json_hold_every_key(toolkit: Toolkit):
+def test_profiles_as_json_hold_every_key(toolkit: Toolkit) -> None:
     ran = toolkit("profiles", "--json")
     assert (ran.code, ran.err) == (0, "")
     listed = {profile["name"]: profile for profile in json.loads(ran.out)}
@@ -93,7 +93,7 @@ def test_profiles_as_json_hold_every_key(toolkit: Toolkit):
     }
 
 
-def test_profiles_for_people_fit_80_columns(toolkit: Toolkit):
+def test_profiles_for_people_fit_80_columns(toolkit: Toolkit) -> None:
     ran = toolkit("profiles")
     assert (ran.code, ran.err) == (0, "")
     rows = {line.split()[1]: line.split()[3::2] for line in ran.out.splitlines() if "MiB" in line}
@@ -102,7 +102,7 @@ def test_profiles_for_people_fit_80_columns(toolkit: Toolkit):
     assert max(map(len, ran.out.splitlines())) <= 80
 
 
-def test_one_profile_is_explained_key_by_key(toolkit: Toolkit):
+def test_one_profile_is_explained_key_by_key(toolkit: Toolkit) -> None:
     ran = toolkit("profiles", "raspberry-pi-zero-2")
     assert (ran.code, ran.err) == (0, "")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in ran.out.splitlines()]
@@ -112,14 +112,14 @@ def test_one_profile_is_explained_key_by_key(toolkit: Toolkit):
     assert {key.name for key in fields(Profile)} - {"name", "description"} <= shown.keys()
 
 
-def test_the_version_is_said(toolkit: Toolkit):
+def test_the_version_is_said(toolkit: Toolkit) -> None:
     ran = toolkit("--version")
     assert (ran.code, ran.out, ran.err) == (0, f"stemshare {version('stemshare')}\n", "")
 
 
 def test_inspect_as_json_is_the_manifest_and_the_operations(
     toolkit: Toolkit, digits_bundle: Bundle
-):
+) -> None:
     ran = toolkit("inspect", digits_bundle.folder, "--json")
     assert (ran.code, ran.err) == (0, "")
     report = json.loads(ran.out)
@@ -131,7 +131,7 @@ def test_inspect_as_json_is_the_manifest_and_the_operations(
     assert not any("Flex" in name for found in operations[MODEL].values() for name in found)
 
 
-def test_inspect_for_people_shows_what_is_shared(toolkit: Toolkit, digits_bundle: Bundle):
+def test_inspect_for_people_shows_what_is_shared(toolkit: Toolkit, digits_bundle: Bundle) -> None:
     ran = toolkit("inspect", digits_bundle.folder)
     assert (ran.code, ran.err) == (0, "")
     assert "digits-lightweight for profile weak: 3,930 parameters (2,480 shared)" in ran.out
@@ -154,7 +154,7 @@ def test_inspect_for_people_shows_what_is_shared(toolkit: Toolkit, digits_bundle
 )
 def test_a_bad_profile_file_is_refused(
     toolkit: Toolkit, tmp_path: Path, content: str | None, sentence: str
-):
+) -> None:
     file = tmp_path / "board.toml"
     if content is not None:
         file.write_text(content)
@@ -163,7 +163,7 @@ def test_a_bad_profile_file_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unknown_profile_is_refused_in_a_real_process(tmp_path: Path):
+def test_an_unknown_profile_is_refused_in_a_real_process(tmp_path: Path) -> None:
     ran = really("export", "--profile", "wek", cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
@@ -174,12 +174,12 @@ def test_an_unknown_profile_is_refused_in_a_real_process(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["[/red]", "[bold]x[/]", "[/red].toml"])
-def test_square_brackets_are_no_markup(toolkit: Toolkit, name: str):
+def test_square_brackets_are_no_markup(toolkit: Toolkit, name: str) -> None:
     assert toolkit("export", "--profile", name).refusal.startswith(f"Profile {name} ")
 
 
 @pytest.mark.parametrize("seed", ["-1", str(2**32), "one"])
-def test_a_seed_out_of_range_is_a_usage_error(toolkit: Toolkit, seed: str, tmp_path: Path):
+def test_a_seed_out_of_range_is_a_usage_error(toolkit: Toolkit, seed: str, tmp_path: Path) -> None:
     ran = toolkit("export", "--profile", "weak", "--seed", seed, "--out", tmp_path / "out")
     assert (ran.code, ran.out) == (2, "")
     assert "Invalid value for '--seed'" in ran.err
@@ -284,7 +284,9 @@ variable = 3
         ("not_finite", "the slice has tensor 'stem/kernel', which is not finite."),
     ],
 )  # fmt: skip
-def test_a_bad_model_is_refused(toolkit: Toolkit, tmp_path: Path, function: str, sentence: str):
+def test_a_bad_model_is_refused(
+    toolkit: Toolkit, tmp_path: Path, function: str, sentence: str
+) -> None:
     file = tmp_path / "models.py"
     file.write_text(MODELS)
     model, out = f"{file}:{function}", tmp_path / "out"
@@ -312,7 +314,7 @@ def test_a_bad_model_file_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     model: str,
     sentence: str,
-):
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("no code")
     Path("broken.py").write_text("def branch(:\n    pass\n")
@@ -323,14 +325,16 @@ def test_a_bad_model_file_is_refused(
     assert not Path("build").exists()
 
 
-def test_a_topology_that_the_task_lacks_is_refused(toolkit: Toolkit, tmp_path: Path):
+def test_a_topology_that_the_task_lacks_is_refused(toolkit: Toolkit, tmp_path: Path) -> None:
     arguments = ("--topology", "cascading", "--task", "atari", "--out", tmp_path / "out")
     ran = toolkit("export", "--profile", "weak", *arguments)
     assert ran.refusal == "task 'atari' has no cascading topology; it has share-first."
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_below_a_file_is_refused(toolkit: Toolkit, tmp_path: Path, listing: Listing):
+def test_an_output_below_a_file_is_refused(
+    toolkit: Toolkit, tmp_path: Path, listing: Listing
+) -> None:
     (tmp_path / "file").write_text("mine")
     before = listing(tmp_path)
     for out, why in (("file/out", "File exists"), ("file/a/b", "Not a directory")):
@@ -341,7 +345,7 @@ def test_an_output_below_a_file_is_refused(toolkit: Toolkit, tmp_path: Path, lis
 
 def test_a_folder_that_is_no_bundle_is_not_replaced(
     toolkit: Toolkit, tmp_path: Path, listing: Listing
-):
+) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
     before = listing(tmp_path)
@@ -353,7 +357,7 @@ def test_a_folder_that_is_no_bundle_is_not_replaced(
         assert listing(tmp_path) == before
 
 
-def test_demo_and_bench_refuse_an_output_below_a_file(toolkit: Toolkit, tmp_path: Path):
+def test_demo_and_bench_refuse_an_output_below_a_file(toolkit: Toolkit, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     ran = toolkit("demo", "--out", tmp_path / "file" / "demo")
     assert ran.refusal == f"cannot make the folder {tmp_path / 'file' / 'demo'} (Not a directory)."
@@ -383,7 +387,7 @@ DIGITS = np.zeros((3, 8, 8, 1), np.uint8)
 )  # fmt: skip
 def test_a_bad_calibration_file_is_refused(
     toolkit: Toolkit, tmp_path: Path, arrays: object, sentence: str
-):
+) -> None:
     file = tmp_path / "examples.npz"
     match arrays:
         case bytes():
@@ -401,7 +405,7 @@ def test_a_bad_calibration_file_is_refused(
 
 def test_a_branch_that_needs_more_memory_than_the_profile_has_is_refused(
     toolkit: Toolkit, own_bundle: Bundle, tmp_path: Path, listing: Listing
-):
+) -> None:
     (tmp_path / "tiny.toml").write_text('extends = "weak"\nmemory_cap_mib = 10\n')
     before = listing(tmp_path)
     arguments = ("--profile", tmp_path / "tiny.toml", "--task", "digits")
@@ -419,7 +423,7 @@ def test_a_branch_that_needs_more_memory_than_the_profile_has_is_refused(
 # --- inspect refuses -----------------------------------------------------------------------------
 
 
-def test_inspect_refuses_what_is_no_bundle(toolkit: Toolkit, tmp_path: Path):
+def test_inspect_refuses_what_is_no_bundle(toolkit: Toolkit, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for name in ("none", "file"):
         assert toolkit("inspect", tmp_path / name).refusal == (
@@ -433,7 +437,7 @@ def test_inspect_refuses_what_is_no_bundle(toolkit: Toolkit, tmp_path: Path):
 @pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["people", "json"])
 def test_inspect_refuses_a_damaged_model(
     toolkit: Toolkit, own_bundle: Bundle, as_json: tuple[str, ...]
-):
+) -> None:
     whole = own_bundle.model.read_bytes()
     own_bundle.model.write_bytes(whole[:-100])
     assert toolkit("inspect", own_bundle.folder, *as_json).refusal == (
@@ -453,7 +457,7 @@ def test_inspect_refuses_a_damaged_model(
     )
 
 
-def test_inspect_refuses_a_damaged_manifest(toolkit: Toolkit, own_bundle: Bundle):
+def test_inspect_refuses_a_damaged_manifest(toolkit: Toolkit, own_bundle: Bundle) -> None:
     file = own_bundle.folder / MANIFEST
     whole = file.read_text()
     file.write_text(whole[:-50])
@@ -471,7 +475,7 @@ def test_inspect_refuses_a_damaged_manifest(toolkit: Toolkit, own_bundle: Bundle
 
 def test_an_interrupted_export_says_so_and_replaces_nothing(
     toolkit: Toolkit, own_bundle: Bundle, monkeypatch: pytest.MonkeyPatch, listing: Listing
-):
+) -> None:
     def interrupt(*arguments: object) -> bytes:
         raise KeyboardInterrupt
 
@@ -485,7 +489,7 @@ def test_an_interrupted_export_says_so_and_replaces_nothing(
 
 def test_what_libraries_said_is_shown_only_when_nobody_foresaw_the_failure(
     capfd: pytest.CaptureFixture[str],
-):
+) -> None:
     from toolkit.errors import ModelError
     from toolkit.terminal import quiet_terminal
 

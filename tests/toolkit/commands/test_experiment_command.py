@@ -22,13 +22,14 @@ Toolkit = Callable[..., Any]
 
 
 def command(out: Path, *options: str) -> subprocess.Popen[str]:
-    line = [Path(sys.executable).with_name("toolkit"), "experiment", "digits", "--out", out]
+    toolkit = Path(sys.executable).with_name("toolkit")
+    line = [str(toolkit), "experiment", "digits", "--out", str(out)]
     return subprocess.Popen(
         [*line, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def numbers(results: list[Result]) -> dict[str, Any]:
+def numbers(results: list[Result[Any]]) -> dict[str, Any]:
     return {
         result.cell.name: (
             sorted(result.points, key=lambda point: (point.device, point.round)),

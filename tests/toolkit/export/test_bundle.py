@@ -46,7 +46,7 @@ def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_same_seed_writes_the_same_bundle_in_place_of_the_previous_one(
     digits_bundle: Bundle, own_bundle: Bundle
-):
+) -> None:
     branch = digits(seed=0)
     heard: list[str] = []
     examples = calibration_for(branch, "digits", None)
@@ -62,7 +62,7 @@ def test_the_same_seed_writes_the_same_bundle_in_place_of_the_previous_one(
 @pytest.mark.usefixtures("without_training")
 def test_another_seed_keeps_the_fingerprint_and_changes_the_values(
     digits_bundle: Bundle, tmp_path: Path
-):
+) -> None:
     other = export(digits(seed=1), WEAK, tmp_path / "weak")
     assert other.manifest.fingerprint == digits_bundle.manifest.fingerprint
     assert other.manifest.tensors == digits_bundle.manifest.tensors
@@ -70,13 +70,13 @@ def test_another_seed_keeps_the_fingerprint_and_changes_the_values(
 
 
 @pytest.mark.usefixtures("without_training")
-def test_the_complex_branch_has_the_same_slice(digits_bundle: Bundle, tmp_path: Path):
+def test_the_complex_branch_has_the_same_slice(digits_bundle: Bundle, tmp_path: Path) -> None:
     branch = zoo.build("digits", "complex")
     other = export(branch, load_profile("powerful"), tmp_path / "powerful")
     assert other.manifest.fingerprint == digits_bundle.manifest.fingerprint
 
 
-def test_the_manifest_describes_the_files(digits_bundle: Bundle):
+def test_the_manifest_describes_the_files(digits_bundle: Bundle) -> None:
     manifest = json.loads((digits_bundle.folder / MANIFEST).read_text())
     assert tuple(manifest["files"]) == FILES
     for name in FILES:
@@ -90,7 +90,7 @@ def test_the_manifest_describes_the_files(digits_bundle: Bundle):
         np.testing.assert_array_equal(values[name], weights[name])
 
 
-def test_the_manifest_tells_how_the_branch_learns_and_what_it_takes(digits_bundle: Bundle):
+def test_the_manifest_tells_how_the_branch_learns_and_what_it_takes(digits_bundle: Bundle) -> None:
     manifest = json.loads((digits_bundle.folder / MANIFEST).read_text())
     assert (manifest["format"], manifest["batch_size"]) == (1, 32)
     assert manifest["calibration"] == "scikit-learn digits"
@@ -134,7 +134,7 @@ def test_a_failed_export_leaves_the_previous_bundle_byte_for_byte(
     monkeypatch: pytest.MonkeyPatch,
     failure: BaseException,
     listing: Listing,
-):
+) -> None:
     def fail(*arguments: object) -> bytes:
         raise failure
 
@@ -147,7 +147,9 @@ def test_a_failed_export_leaves_the_previous_bundle_byte_for_byte(
 
 
 @pytest.mark.usefixtures("without_training")
-def test_a_failed_first_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_first_export_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*arguments: object) -> bytes:
         raise ExportError("no.")
 
@@ -157,7 +159,7 @@ def test_a_failed_first_export_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_export_leaves_the_previous_bundle(own_bundle: Bundle, listing: Listing):
+def test_a_killed_export_leaves_the_previous_bundle(own_bundle: Bundle, listing: Listing) -> None:
     """SIGKILL while two of the three files are in the draft."""
     code = (
         "import pathlib, sys, time\n"
@@ -173,9 +175,12 @@ def test_a_killed_export_leaves_the_previous_bundle(own_bundle: Bundle, listing:
         "bundle.export(branch, load_profile('weak'), pathlib.Path(sys.argv[1]))\n"
     )
     before = listing(own_bundle.folder)
-    command = [sys.executable, "-c", code, own_bundle.folder]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, text=True, **pipes) as exporter:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(own_bundle.folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as exporter:
         assert exporter.stdout is not None
         assert exporter.stdout.readline() == "quantising\n"
         drafts = [p for p in own_bundle.folder.parent.iterdir() if p != own_bundle.folder]

@@ -90,7 +90,7 @@ def tried(
 )
 def test_the_search_ends_between_what_fits_and_what_does_not(
     peak_mib: Callable[[int], float], answer: int
-):
+) -> None:
     measured: list[int] = []
 
     def measure(width: int) -> TriedWidth:
@@ -104,7 +104,7 @@ def test_the_search_ends_between_what_fits_and_what_does_not(
     assert len(measured) <= 16
 
 
-def test_a_smooth_need_takes_few_tries():
+def test_a_smooth_need_takes_few_tries() -> None:
     measured: list[int] = []
 
     def measure(width: int) -> TriedWidth:
@@ -115,7 +115,7 @@ def test_a_smooth_need_takes_few_tries():
     assert len(measured) <= 7, measured
 
 
-def test_the_tightest_limit_decides():
+def test_the_tightest_limit_decides() -> None:
     limits = replace(LIMITS, operations=1000, step_seconds=0.010)
     needs = tried(8, peak=64, step=0.008, operations=900)
     assert (needs.fits(limits), needs.load(limits)) == (True, 0.9)
@@ -137,7 +137,7 @@ def test_the_tightest_limit_decides():
 
 def test_a_width_is_judged_in_the_micro_batches_that_an_export_takes(
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     """Width w takes 60 + 10 w MiB, and w more for each sample of a micro-batch."""
 
     def convert(module: TrainingModule) -> bytes:
@@ -170,7 +170,7 @@ def test_a_width_is_judged_in_the_micro_batches_that_an_export_takes(
 # --- real exports --------------------------------------------------------------------------------
 
 
-def test_the_answer_is_measured_and_so_is_the_next(toolkit: Toolkit, models: Path):
+def test_the_answer_is_measured_and_so_is_the_next(toolkit: Toolkit, models: Path) -> None:
     model = f"{models}:jumping"
     arguments = ("--profile", "weak", "--model", model, "--max-operations", "1500000")
     ran = toolkit("fit", *arguments, "--max-width", "9", "--json")
@@ -205,7 +205,7 @@ def test_the_answer_is_measured_and_so_is_the_next(toolkit: Toolkit, models: Pat
     assert sum(w.size for w in branch.weights().values()) == narrow["parameters"]
 
 
-def test_the_table_shows_what_was_tried():
+def test_the_table_shows_what_was_tried() -> None:
     fits, slow = tried(3, peak=64, step=0.004, stored=2**21), tried(4, peak=70, step=0.006)
     limits = replace(LIMITS, step_seconds=0.005)
     counted = TriedWidth(9, 90, 1, 129 * 2**20)
@@ -231,7 +231,7 @@ def test_the_table_shows_what_was_tried():
 
 def test_a_profile_too_small_for_the_least_width_says_by_how_much(
     toolkit: Toolkit, models: Path, tmp_path: Path
-):
+) -> None:
     (tmp_path / "tiny.toml").write_text('extends = "weak"\nmemory_cap_mib = 10\n')
     arguments = ("--profile", tmp_path / "tiny.toml", "--model", f"{models}:jumping")
     sentence = toolkit("fit", *arguments).refusal
@@ -259,12 +259,14 @@ def test_a_profile_too_small_for_the_least_width_says_by_how_much(
 )  # fmt: skip
 def test_what_cannot_be_fitted_is_refused(
     toolkit: Toolkit, models: Path, function: str, options: tuple[str, ...], sentence: str
-):
+) -> None:
     ran = toolkit("fit", "--profile", "weak", "--model", f"{models}:{function}", *options)
     assert ran.refusal.startswith(sentence.format(file=models))
 
 
-def test_export_wants_the_width_of_a_function_that_takes_one(toolkit: Toolkit, models: Path):
+def test_export_wants_the_width_of_a_function_that_takes_one(
+    toolkit: Toolkit, models: Path
+) -> None:
     model = f"{models}:jumping"
     assert toolkit("export", "--profile", "weak", "--model", model).refusal == (
         f"{model} takes arguments; only a width can be given, as {model}:16."

@@ -50,7 +50,7 @@ WEAK = load_profile("weak")
 )
 def test_the_largest_divisor_that_fits_is_chosen(
     batch: int, most: int, chosen: int | None, attempts: list[int]
-):
+) -> None:
     tried: list[int] = []
 
     def attempt(size: int) -> bool:
@@ -61,7 +61,7 @@ def test_the_largest_divisor_that_fits_is_chosen(
     assert tried == attempts
 
 
-def test_a_reserve_is_left_of_the_cap():
+def test_a_reserve_is_left_of_the_cap() -> None:
     assert fits((80 - RESERVE_MIB) * MIB, 80)
     assert not fits((80 - RESERVE_MIB) * MIB + 1, 80)
 
@@ -69,7 +69,7 @@ def test_a_reserve_is_left_of_the_cap():
 # --- estimating ----------------------------------------------------------------------------------
 
 
-def test_the_estimate_knows_state_file_and_activations():
+def test_the_estimate_knows_state_file_and_activations() -> None:
     branch = zoo.build("digits", "lightweight")
     found = {}
     for micro in (32, 8):
@@ -88,7 +88,7 @@ def test_the_estimate_knows_state_file_and_activations():
     assert smaller == pytest.approx(PACKING * saved, abs=64 * 2**10)
 
 
-def test_alive_is_what_is_still_needed_and_what_a_convolution_gathers():
+def test_alive_is_what_is_still_needed_and_what_a_convolution_gathers() -> None:
     """x → convolution → reshape, which is a view → product with itself, for two samples."""
     shapes = [(2, 8, 8, 3), (5, 3, 3, 3), (5,), (2, 6, 6, 5), (2, 180), (2, 180)]
     graph, model = schema.SubGraphT(), schema.ModelT()
@@ -145,7 +145,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], N
 @pytest.mark.parametrize(("mib", "micro"), [(119, 32), (119.25, 16), (124, 8), (126.5, 2)])
 def test_an_export_takes_the_largest_micro_batch_that_fits(
     tmp_path: Path, measuring: Callable[[dict[str, float]], None], mib: float, micro: int
-):
+) -> None:
     measuring({"digits-lightweight": mib})
     made = export(zoo.build("digits", "lightweight"), WEAK, tmp_path / "weak")
     assert (made.manifest.batch_size, made.manifest.micro_batch_size) == (32, micro)
@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
     smaller: str | None,
     mib: float,
     advice: str,
-):
+) -> None:
     measuring({"digits-complex": 140, "digits-lightweight": mib})
     other = (lambda: zoo.build("digits", smaller)) if smaller else None
     with pytest.raises(ExportError) as caught:
@@ -187,7 +187,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
 
 def test_what_cannot_be_stored_is_refused(
     tmp_path: Path, measuring: Callable[[dict[str, float]], None]
-):
+) -> None:
     measuring({"cifar10-complex": 60})
     with pytest.raises(ExportError) as caught:
         export(zoo.build("cifar10", "complex"), replace(WEAK, storage_cap_mib=8), tmp_path / "b")

@@ -23,7 +23,7 @@ def digits(seed: int) -> Branch:
     return zoo.build("digits", "lightweight")
 
 
-def test_a_model_that_answers_otherwise_than_keras_is_refused(digits_bundle: Bundle):
+def test_a_model_that_answers_otherwise_than_keras_is_refused(digits_bundle: Bundle) -> None:
     with pytest.raises(ExportError) as caught:
         try_out(digits(seed=1), WEAK, digits_bundle.model)
     assert str(caught.value) == (
@@ -31,7 +31,7 @@ def test_a_model_that_answers_otherwise_than_keras_is_refused(digits_bundle: Bun
     )
 
 
-def test_a_model_that_a_runtime_cannot_load_is_refused(tmp_path: Path):
+def test_a_model_that_a_runtime_cannot_load_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.tflite").write_bytes(b"\0" * 64)
     with pytest.raises(ExportError, match=r"^the branch does not train in ai-edge-litert: \S"):
         try_out(digits(seed=0), WEAK, tmp_path / "model.tflite")
@@ -39,7 +39,7 @@ def test_a_model_that_a_runtime_cannot_load_is_refused(tmp_path: Path):
 
 def test_what_is_measured_is_the_profiles_runtime(
     digits_bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     asked = []
     measure = trial._measure
 

@@ -46,7 +46,7 @@ def accuracy(model: Model) -> float:
 
 def test_the_trained_weights_replace_the_random_ones(
     toolkit: Toolkit, own_bundle: Bundle, digits_bundle: Bundle, trained: Path
-):
+) -> None:
     device = Model(own_bundle.model)  # it has the bundle open, and goes on afterwards
     before = device.call("get_state")
     ran = toolkit("requantise", own_bundle.folder, "--state", trained)
@@ -79,8 +79,10 @@ def test_the_trained_weights_replace_the_random_ones(
     for name in (MODEL, SLICE):  # what the device and the aggregator know stays as it was
         assert (again.folder / name).read_bytes() == (digits_bundle.folder / name).read_bytes()
     before_it = digits_bundle.manifest
-    unchanged = {"files": before_it.files, "calibration": before_it.calibration}
-    assert replace(again.manifest, **unchanged) == before_it
+    expected = replace(
+        before_it, files=again.manifest.files, calibration=again.manifest.calibration
+    )
+    assert again.manifest == expected
     assert [path.name for path in own_bundle.folder.parent.iterdir()] == ["weak"]
     for name, value in device.call("get_state").items():
         np.testing.assert_array_equal(value, before[name])
@@ -120,7 +122,7 @@ def models(tmp_path: Path) -> Path:
 
 def test_a_users_branch_and_data_are_taken(
     toolkit: Toolkit, own_bundle: Bundle, trained: Path, models: Path, tmp_path: Path
-):
+) -> None:
     digits = read_digits()
     parts = {"x_train": digits.x_train, "y_train": digits.y_train}
     np.savez(tmp_path / "some.npz", x_test=digits.x_test[:50], y_test=digits.y_test[:50], **parts)
@@ -139,7 +141,7 @@ def test_a_users_branch_and_data_are_taken(
 
 def test_without_labels_the_answers_are_compared_all_the_same(
     toolkit: Toolkit, own_bundle: Bundle, trained: Path, models: Path
-):
+) -> None:
     arguments = ("--state", trained, "--quantisation", "dynamic", "--model", f"{models}:branch")
     ran = toolkit("requantise", own_bundle.folder, *arguments)
     assert (ran.code, ran.err) == (0, "")
@@ -176,7 +178,7 @@ def test_another_branch_is_refused(
     listing: Listing,
     function: str,
     sentence: str,
-):
+) -> None:
     before = listing(own_bundle.folder.parent)
     arguments = ("--state", trained, "--quantisation", "float32")
     ran = toolkit("requantise", own_bundle.folder, *arguments, "--model", f"{models}:{function}")
@@ -186,7 +188,7 @@ def test_another_branch_is_refused(
 
 def test_a_branch_that_is_not_the_zoos_needs_its_function(
     toolkit: Toolkit, own_bundle: Bundle, trained: Path
-):
+) -> None:
     branch = replace(own_bundle.manifest.branch, name="digits-light")
     write_manifest(own_bundle.folder, replace(own_bundle.manifest, branch=branch))
     assert toolkit("requantise", own_bundle.folder, "--state", trained).refusal == (
@@ -197,7 +199,7 @@ def test_a_branch_that_is_not_the_zoos_needs_its_function(
 
 def test_a_bad_state_folder_is_refused(
     toolkit: Toolkit, own_bundle: Bundle, trained: Path, tmp_path: Path
-):
+) -> None:
     def refusal() -> str:
         said: str = toolkit("requantise", own_bundle.folder, "--state", tmp_path / "state").refusal
         return said
@@ -224,7 +226,7 @@ def test_a_bad_state_folder_is_refused(
 
 def test_data_of_another_kind_are_refused(
     toolkit: Toolkit, own_bundle: Bundle, trained: Path, tmp_path: Path
-):
+) -> None:
     arguments = ("requantise", own_bundle.folder, "--state", trained, "--data")
     assert toolkit(*arguments, tmp_path / "none.npz").refusal == (
         f"{tmp_path / 'none.npz'} cannot be read (No such file or directory)."
@@ -236,7 +238,7 @@ def test_data_of_another_kind_are_refused(
 
 def test_a_state_inside_the_bundle_is_not_lost(
     toolkit: Toolkit, own_bundle: Bundle, trained: Path, listing: Listing
-):
+) -> None:
     inside = own_bundle.folder / "state"
     inside.mkdir()
     (inside / FILE).write_bytes((trained / FILE).read_bytes())
@@ -254,7 +256,7 @@ def test_a_model_that_does_not_run_leaves_the_bundle(
     trained: Path,
     listing: Listing,
     monkeypatch: pytest.MonkeyPatch,
-):
+) -> None:
     monkeypatch.setattr(
         "toolkit.trained.requantise.convert_inference", lambda *arguments: b"\0" * 64
     )
@@ -264,7 +266,7 @@ def test_a_model_that_does_not_run_leaves_the_bundle(
     assert listing(own_bundle.folder.parent) == before
 
 
-def test_comparing_and_reading_weights_load_no_tensorflow():
+def test_comparing_and_reading_weights_load_no_tensorflow() -> None:
     code = "import sys, toolkit.trained.comparison, toolkit.trained.weights\n"
     code += "print('tensorflow' in sys.modules)"
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}

@@ -50,7 +50,7 @@ def tuning_file(folder: Path, formulation: str, *layers: str) -> Path:
     return path
 
 
-def test_without_a_tuning_the_shipped_one_is_used_and_named(digits_bundle: Bundle):
+def test_without_a_tuning_the_shipped_one_is_used_and_named(digits_bundle: Bundle) -> None:
     tuning = shipped("ai-edge-litert")
     assert digits_bundle.manifest.tuning == {
         "source": "shipped",
@@ -66,7 +66,7 @@ def test_without_a_tuning_the_shipped_one_is_used_and_named(digits_bundle: Bundl
 
 def test_a_file_decides_which_operations_are_in_the_model(
     toolkit: Toolkit, tiny: str, tmp_path: Path
-):
+) -> None:
     counted = {}
     for formulation in ("convolution", "columns"):
         file = tuning_file(tmp_path, formulation, "8x8x1 3x3x4 first")
@@ -86,7 +86,7 @@ def test_a_file_decides_which_operations_are_in_the_model(
     assert "formulations (columns.json): 8x8x1 3x3x4 first by columns\n" in ran.out
 
 
-def test_tuning_by_measurement(toolkit: Toolkit, tiny: str, tmp_path: Path):
+def test_tuning_by_measurement(toolkit: Toolkit, tiny: str, tmp_path: Path) -> None:
     out = tmp_path / "weak"
     ran = toolkit("export", "--profile", "weak", "--model", tiny, "--tune", "--out", out)
     assert (ran.code, ran.err) == (0, "")
@@ -117,7 +117,7 @@ def test_the_measured_tuning_is_kept_if_it_is_faster_and_fits(
     seconds: float,
     micro: int,
     kept: str,
-):
+) -> None:
     """The shipped tuning takes 100 MiB and a second, in micro-batches of `micro`."""
     odd = Choice("none", 12345)
     asked: list[dict[str, Any]] = []
@@ -131,7 +131,7 @@ def test_the_measured_tuning_is_kept_if_it_is_faster_and_fits(
         }
         return f"{choices.pop()} {module.micro_batch}".encode()
 
-    def measure(branch: Branch, profile: Profile, model: Path) -> dict[str, Any]:
+    def measure(branch: Branch, profile: Profile, model: Path) -> Measured:
         source, size = model.read_text().split()
         if int(size) > micro:
             return Measured("none", "0", 1, 1000 * MIB, 0, 0.1)
@@ -167,7 +167,7 @@ def test_the_measured_tuning_is_kept_if_it_is_faster_and_fits(
 # --- commands ------------------------------------------------------------------------------------
 
 
-def test_candidates_are_written_for_a_device(toolkit: Toolkit, tiny: str, tmp_path: Path):
+def test_candidates_are_written_for_a_device(toolkit: Toolkit, tiny: str, tmp_path: Path) -> None:
     out = tmp_path / "candidates"
     options = ("--profile", "weak", "--model", tiny, "--micro-batch", "2", "--out", out)
     ran = toolkit("candidates", *options)
@@ -181,12 +181,12 @@ def test_candidates_are_written_for_a_device(toolkit: Toolkit, tiny: str, tmp_pa
     assert (index.batch, [layer.name for layer in index.layers]) == (2, ["8x8x1 3x3x4 first"])
 
 
-def test_measuring_and_reading_at_once_is_refused(toolkit: Toolkit, tmp_path: Path):
+def test_measuring_and_reading_at_once_is_refused(toolkit: Toolkit, tmp_path: Path) -> None:
     ran = toolkit("export", "--profile", "weak", "--tune", "--tuning", tmp_path / "tuning.json")
     assert ran.refusal == ("--tune measures a tuning and --tuning reads one; give one of the two.")
 
 
-def test_a_tuning_of_another_branch_is_refused(toolkit: Toolkit, tiny: str, tmp_path: Path):
+def test_a_tuning_of_another_branch_is_refused(toolkit: Toolkit, tiny: str, tmp_path: Path) -> None:
     file = tuning_file(tmp_path, "rows", *DIGITS)
     out = tmp_path / "weak"
     ran = toolkit("export", "--profile", "weak", "--model", tiny, "--tuning", file, "--out", out)
