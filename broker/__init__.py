@@ -1,1 +1,1 @@
-"""Wire format, topics, merge arithmetic, coordinators and the aggregator; never TensorFlow."""
+"""The protocol of a fleet, its transport, merging, the aggregator and brokers to run."""

@@ -1,10 +1,11 @@
-"""Waits before a service starts again: the longer, the more often it has failed in a row.
+"""Delays the restart of a service; the delay grows with the number of failures in a row.
 
     python -m broker.backoff wait FILE     before it starts (ExecStartPre=)
     python -m broker.backoff ended FILE    after it has ended (ExecStopPost=)
 
-systemd says in SERVICE_RESULT how it ended, also after a kill. FILE holds the number of failures,
-and was changed when the service last started: after a long good run the counting begins anew.
+systemd passes in SERVICE_RESULT how the service ended, also after a kill. FILE holds the number of
+failures, and its modification time is the last start: a failure after a long good run is counted
+as the first one.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ GOOD_RUN_SECONDS = 600.0
 
 
 def seconds_to_wait(failures: int) -> float:
-    """5, 10, 20, … s after the first, second, third, … failure, at most 5 minutes."""
+    """Returns 5, 10, 20, … s after the first, second, third, … failure, at most 5 minutes."""
     if failures < 1:
         return 0.0
     return float(min(FIRST_SECONDS * 2.0 ** min(failures - 1, 30), LONGEST_SECONDS))
 
 
 def count_end(file: Path, *, failed: bool, now: float) -> int:
-    """Writes how many failures in a row there are after this end; answers it."""
+    """Writes and returns the number of failures in a row, this end of the service included."""
     failures = 0
     if failed:
         started = file.stat().st_mtime if file.exists() else now
@@ -37,6 +38,7 @@ def count_end(file: Path, *, failed: bool, now: float) -> int:
 
 
 def failures_in(file: Path) -> int:
+    """Returns the number of failures in a row that the file holds."""
     try:
         return max(0, int(file.read_text(encoding="ascii")))
     except (FileNotFoundError, ValueError):  # never started, or damaged by a power cut

@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, whatever happens in between."""
+"""Durable files: a crash or a power cut leaves either the old content or the new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.errors import WireError
 from broker.protocol.slice import canonical_json
 from broker.protocol.wire import Array, Envelope, decode, dense, memory, serialised
 
-_LIMIT = 2**40  # bytes; the files are our own
+_LIMIT = 2**40  # bytes; these files were written by this program
 _CHECKSUM = "crc32"
 
 
@@ -44,7 +44,10 @@ def sync_path(path: Path) -> None:
 
 
 def claim(folder: Path) -> BinaryIO | None:
-    """The lock of a folder, held until it is closed or we end; None if another process has it."""
+    """Locks a folder until the lock is closed or this process ends.
+
+    Returns None if another process holds the lock.
+    """
     lock = (folder / "lock").open("wb")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,9 +60,9 @@ def claim(folder: Path) -> BinaryIO | None:
 def write_sealed(
     path: Path, kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Array]
 ) -> None:
-    """Replaces `path` by a message with its own checksum: memory cards decay silently.
+    """Replaces `path` by a message that holds its own checksum, because memory cards decay.
 
-    Arrays go to the file as they lie in memory: a second copy of all may be more than there is.
+    Arrays are written from where they are: the memory of a device may not hold a second copy.
     """
     stored = {name: dense(array) for name, array in tensors.items()}
     sealed = {**fields, _CHECKSUM: _checksum(fields, stored)}
@@ -67,7 +70,7 @@ def write_sealed(
 
 
 def read_sealed(path: Path, kind: str) -> Envelope:
-    """What `write_sealed` wrote, or `WireError` if a bit of it has changed."""
+    """Returns what `write_sealed` wrote; raises `WireError` if any bit of it has changed."""
     envelope = decode(path.read_bytes(), limit=_LIMIT)
     fields = dict(envelope.fields)
     found = fields.pop(_CHECKSUM, None)
@@ -79,7 +82,7 @@ def read_sealed(path: Path, kind: str) -> Envelope:
 
 
 def _checksum(fields: Mapping[str, Any], tensors: Mapping[str, Array]) -> int:
-    """CRC-32 over the fields, and over the name, type, shape and values of every tensor."""
+    """Returns the CRC-32 of the fields, and of name, type, shape and values of every tensor."""
     found = zlib.crc32(canonical_json(fields).encode())
     for name, array in sorted(tensors.items()):
         found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), found)

@@ -4,12 +4,12 @@ StemshareError
 ├── NameRefused         a fleet or a device cannot be called that
 ├── SliceError          a file is not a slice, or slices contradict each other
 ├── WireError           bytes that are no message
-│   ├── Oversized       more bytes than anybody here sends
+│   ├── Oversized       more bytes than a message of this fleet can have
 │   └── Unsigned        not signed by the fleet's aggregator
 ├── Refused             a birth or an update that changes nothing (protocol/messages.py)
-├── NotQuantisable      numbers that no code stands for
+├── NotQuantisable      numbers that cannot be quantised, as NaN and infinity
 ├── TransportError      an address, a password or a certificate that cannot be used
-├── LinkRefused         the broker does not let the aggregator in
+├── LinkRefused         the broker refuses the aggregator
 ├── SettingsRefused     settings that cannot work together
 │   ├── MergeRefused    a merge rule that is set wrongly, or has too few devices
 │   └── OptimizerRefused    no such optimiser, or an impossible rate
@@ -35,7 +35,7 @@ class WireError(StemshareError):
 
 
 class Oversized(WireError):
-    """More bytes than anybody here sends."""
+    """More bytes than a message of this fleet can have."""
 
 
 class Unsigned(WireError):
@@ -43,7 +43,7 @@ class Unsigned(WireError):
 
 
 class NotQuantisable(StemshareError):
-    """Numbers that no code stands for."""
+    """Numbers that cannot be quantised, as NaN and infinity."""
 
 
 class TransportError(StemshareError):
@@ -51,7 +51,7 @@ class TransportError(StemshareError):
 
 
 class LinkRefused(StemshareError):
-    """The broker does not let the aggregator in, and will not."""
+    """The broker refuses the aggregator, and would refuse it again."""
 
 
 class SettingsRefused(StemshareError):
@@ -59,7 +59,7 @@ class SettingsRefused(StemshareError):
 
 
 class MergeRefused(SettingsRefused):
-    """The merge rule cannot work as it is set, or with that few devices."""
+    """The merge rule cannot work as it is set, or with so few devices."""
 
 
 class OptimizerRefused(SettingsRefused):

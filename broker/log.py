@@ -10,13 +10,13 @@ from typing import TextIO
 
 from profiles.text import printable, printable_inside
 
-PROGRESS_SECONDS = 0.1  # between two lines that are written over
+PROGRESS_SECONDS = 0.1  # at least between two updates of the line of progress
 
 
 class Log:
     """Writes events with their fields; never payloads, passwords or whole exceptions.
 
-    Whatever a field's text is, a line stays one line and commands no terminal.
+    Control characters in a field are replaced: an event is one line, and controls no terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, *, as_json: bool | None = None) -> None:
@@ -38,13 +38,13 @@ class Log:
         print(text, file=self._stream, flush=True)
 
     def end_line(self) -> None:
-        """Clears the line of progress, so that others can write."""
+        """Clears the line of progress before something else is written."""
         if self._progress:
             print("\r\x1b[K", end="", file=self._stream, flush=True)
             self._progress = False
 
     def progress(self, text: str) -> None:
-        """One line that is written over now and then; only on a terminal."""
+        """Shows a line of progress in place of the one before; only on a terminal."""
         if not self._as_json and time.monotonic() >= self._next_progress:
             print(f"\r\x1b[K{text}", end="", file=self._stream, flush=True)
             self._progress = True

@@ -1,6 +1,6 @@
-"""Tells systemd that a service is ready, and that its work goes on.
+"""Notifies systemd that a service is ready, and that its loop is still running.
 
-Nothing is told where nobody asked for it: outside a unit with Type=notify and WatchdogSec=.
+Sends nothing outside a unit with Type=notify and WatchdogSec=.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
     """Sends one datagram, as sd_notify(3) does."""
     address = environment.get("NOTIFY_SOCKET", "")
-    if address.startswith("@"):  # an abstract name, which is no file
+    if address.startswith("@"):  # a socket in the abstract namespace, without a file
         address = "\0" + address[1:]
     if address:
-        # Whoever listened may be gone or behind; a service neither ends nor waits because of that.
+        # The receiver may be gone or slow; the service neither fails nor waits because of that.
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out,
@@ -28,7 +28,7 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
 
 
 class Watchdog:
-    """To be called from the loop that does the work, and from no thread: that is the point."""
+    """Reports that the loop runs; call it in the loop itself, not in another thread."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Watchdog:
         notify("READY=1", self._environment)
 
     def alive(self) -> None:
-        """Cheap enough for every step: only a quarter of the period apart is something sent."""
+        """Reports four times in a period, however often it is called."""
         if self._seconds is not None and (now := self._clock()) >= self._due:
             self._due = now + self._seconds
             notify("WATCHDOG=1", self._environment)

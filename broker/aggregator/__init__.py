@@ -1,1 +1,1 @@
-"""The aggregator service: checks updates, keeps what it promised, and answers devices."""
+"""The aggregator service: checks updates, makes them durable, merges them, answers devices."""

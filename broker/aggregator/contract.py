@@ -1,4 +1,4 @@
-"""The contract of a fleet: what an update must be before anything is computed with it."""
+"""The contract of a fleet: what is checked in an update before anything is computed with it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ from broker.protocol.wire import HEADER_LIMIT, Array
 
 EXCHANGES = ("delta", "gradient")
 MAX_SAMPLES = 10**9
-LARGEST_NORM = (
-    LARGEST_VALUE  # of a tensor in an update; sums and squares of it stay far from overflow
-)
+LARGEST_NORM = LARGEST_VALUE  # of a tensor in an update: no overflow in sums and squares
 _NONCE_LENGTH = 64  # characters at most
 
 
@@ -57,15 +55,15 @@ class Contract:
 
     @cached_property
     def largest_message(self) -> int:
-        """Bytes of an update that holds every tensor, with room for its header.
+        """The number of bytes of an update that holds every tensor, with room for its header.
 
-        float32 is the largest encoding of any tensor, scales included; codes of a tensor without
-        numbers have a scale of two bytes, for which the header has room.
+        float32 is the largest encoding of any tensor, scales included; the codes of an empty tensor
+        have a scale of two bytes, for which the header has room.
         """
         return HEADER_LIMIT + sum(4 * math.prod(t.shape) for t in self.known.values())
 
     def check_birth(self, payload: bytes, sender: str) -> DeviceState:
-        """The birth or death of a device that may be in this fleet; otherwise `Refused`."""
+        """Returns a birth or a will; raises `Refused` if the device cannot be in this fleet."""
         try:
             state = from_bytes(DeviceState, payload)
             slice_ = state.slice()
@@ -76,14 +74,14 @@ class Contract:
             return state
         if not slice_.tensors:
             raise Refused(Reason.WRONG_NAME, "the device shares no tensor.")
-        order = {name: place for place, name in enumerate(self.known)}  # JSON sorts by name
+        order = {name: place for place, name in enumerate(self.known)}  # JSON sorted them by name
         met = sorted(slice_.tensors, key=lambda t: order.get(t.name, len(order)))
         if difference := first_difference(Slice.of(met), Slice.of(self.known.values())):
             raise Refused(Reason.WRONG_FINGERPRINT, difference)
         return state
 
     def check_update(self, payload: bytes, sender: str) -> Update:
-        """An update that may be merged, in float32; otherwise `Refused` with what is wrong."""
+        """Returns the update in float32; raises `Refused` if it may not be merged."""
         try:
             update = from_bytes(Update, payload, limit=self.largest_message)
         except WireError as error:
@@ -113,7 +111,7 @@ class Contract:
         return update
 
     def read_checked(self, payload: bytes) -> Update:
-        """An update that was checked before, as those of the journal, in float32."""
+        """Returns an update of the journal in float32; it was checked before it was written."""
         return self._decoded(from_bytes(Update, payload, limit=self.largest_message))
 
     def _decoded(self, update: Update) -> Update:
@@ -122,14 +120,14 @@ class Contract:
         return replace(update, encoding="float32", tensors=tensors)
 
     def _names(self, update: Update) -> list[str]:
-        """The tensors that the update says it holds, known or not."""
+        """Returns the names of the tensors that the update claims to hold, known or not."""
         if update.encoding not in PACKED:
             return list(update.tensors)
         (name,) = update.tensors
         return list(self.known) if name == EVERYTHING else name.split(BETWEEN)
 
     def _check_tensors(self, update: Update) -> None:
-        """Everything that can be known before the codes are multiplied by their scales."""
+        """Checks everything that can be checked before codes are multiplied by their scales."""
         if not update.tensors:
             raise Refused(Reason.WRONG_NAME, "the update holds no tensor.")
         if update.encoding in PACKED and len(update.tensors) > 1:
@@ -155,7 +153,7 @@ class Contract:
 
 def _check_packed(update: Update, shapes: Shapes) -> None:
     ((name, packed),) = update.tensors.items()
-    if name not in (EVERYTHING, packed_name(shapes)):  # which also finds names that come twice
+    if name not in (EVERYTHING, packed_name(shapes)):  # also finds repeated names
         raise Refused(
             Reason.WRONG_NAME, "the update's tensors are not in the order of their names."
         )
@@ -209,9 +207,9 @@ def _check_values(tensors: Tensors) -> None:
 
 
 def _is_reasonable(array: Array) -> bool:
-    """No NaN, no infinity, and a norm that no training reaches: √(x·x) ≤ LARGEST_NORM.
+    """Returns whether the array has no NaN and no infinity, and √(x·x) ≤ LARGEST_NORM.
 
-    One product finds all three, because NaN and infinity stay what they are in it.
+    One product is enough for all three, because NaN and infinity stay what they are in it.
     """
     flat = array.reshape(-1)
     return bool(flat @ flat <= LARGEST_NORM**2)

@@ -25,6 +25,6 @@ class Counters:
     merge_seconds: float = 0.0
 
     def values(self) -> dict[str, float]:
-        """By name, with its label where it has one."""
+        """Returns the numbers by name; refusals also have their reason as a label."""
         plain = {k: v for k, v in vars(self).items() if k != "refused"}
         return plain | {f'refused{{reason="{r}"}}': n for r, n in sorted(self.refused.items())}

@@ -41,15 +41,36 @@ def arguments() -> argparse.ArgumentParser:
         action="append",
         required=True,
         metavar="FILE",
-        help="shared.onnx of a bundle; once for each kind of device",
+        help="shared.onnx of a bundle; give it once for each kind of device",
     )
     add("--fleet", required=True, help="name of the fleet")
-    add("--state", type=Path, required=True, metavar="DIR", help="where everything is kept")
-    add("--mode", choices=MODES, default="sync", help="wait for rounds, or merge at once (sync)")
-    add("--merge", choices=MERGES, default="samples", help="how updates are merged (samples)")
-    add("--byzantine", type=int, default=0, metavar="F", help="devices that may lie (0)")
+    add("--state", type=Path, required=True, metavar="DIR", help="folder for its state")
+    add(
+        "--mode",
+        choices=MODES,
+        default="sync",
+        help="merge in rounds, or every update at once (default %(default)s)",
+    )
+    add(
+        "--merge",
+        choices=MERGES,
+        default="samples",
+        help="how updates are merged (default %(default)s)",
+    )
+    add(
+        "--byzantine",
+        type=int,
+        default=0,
+        metavar="F",
+        help="number of devices that may lie (default %(default)s)",
+    )
     add("--clip-norm", type=float, metavar="NORM", help="scale larger updates down to this norm")
-    add("--exchange", choices=EXCHANGES, default="delta", help="what devices send (delta)")
+    add(
+        "--exchange",
+        choices=EXCHANGES,
+        default="delta",
+        help="what devices send (default %(default)s)",
+    )
     add(
         "--optimizer",
         default="sgd:0.01",
@@ -60,30 +81,45 @@ def arguments() -> argparse.ArgumentParser:
         "--staleness",
         choices=STALENESS,
         default="polynomial",
-        help="async: an update s merges old counts 1/√(1+s), or fully (polynomial)",
+        help="async: weight of an update that is s merges old: 1/√(1+s), or 1 (%(default)s)",
     )
-    add("--quorum", type=int, default=1, metavar="N", help="devices that a round needs (1)")
+    add(
+        "--quorum",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of devices that a round needs (default %(default)s)",
+    )
     add(
         "--deadline",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="a round closes then with whoever has sent (default %(default)g)",
+        help="after which a round closes with the updates it has (default %(default)g)",
     )
-    add("--rounds", type=int, metavar="R", help="stop after so many merges (default: never)")
+    add(
+        "--rounds",
+        type=int,
+        metavar="R",
+        help="number of merges after which it ends (default: never)",
+    )
     add(
         "--downlink",
         choices=DOWNLINKS,
         default="float32",
         help="how θ_shared is sent; float16 halves it (default %(default)s)",
     )
-    add("--embedded", action="store_true", help="bring a broker along, at the --broker address")
+    add(
+        "--embedded",
+        action="store_true",
+        help="run a broker in this process, at the --broker address",
+    )
     add(
         "--inbox-mib",
         type=int,
         default=256,
         metavar="MIB",
-        help="updates that may wait; more are dropped and sent again (default %(default)s)",
+        help="queue of updates; what does not fit is sent again (default %(default)s)",
     )
     add_link_options(parser)
     return parser

@@ -5,8 +5,8 @@ follow within the shared layers, each with its attributes and a digest of everyt
 The values of weights are no part of a role.
 
 Two prefixes of node names carry what a plain ONNX graph cannot say:
-`between/…`  an operation outside the shared layers. It counts as what feeds the next tensor, not
-             as what follows the last one, so a slice that ends earlier still fits.
+`between/…`  an operation outside the shared layers. It belongs to what feeds the next tensor, not
+             to what follows the last one, so a slice that ends earlier still fits.
 `local/…`    a constant that is the device's own (moving statistics, weights it does not share):
              only its type and shape count.
 """
@@ -26,12 +26,12 @@ from broker.protocol.slice import canonical_json, json_digest
 
 BETWEEN = "between/"
 LOCAL = "local/"
-_LAYOUT = frozenset({"Transpose", "Reshape", "Identity"})  # they move numbers, and change none
+_LAYOUT = frozenset({"Transpose", "Reshape", "Identity"})  # change the layout, not the numbers
 
 
 @dataclass(frozen=True, eq=False)
 class _Operation:
-    """A node, what it counts for in a role, and the layer it is part of."""
+    """A node, its description in a role, and the layer that it is part of."""
 
     layer: str
     between: bool
@@ -45,7 +45,7 @@ class _Operation:
 
 
 def read_roles(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """The role of each named tensor, as canonical JSON: its `uses`, and what `follows` them."""
+    """Returns the role of each tensor as canonical JSON: its `uses`, and what `follows` them."""
     operations = _operations(graph, shapes)
     uses = {name: _uses(name, operations) for name in shapes}
     owners: dict[str, set[str]] = defaultdict(set)  # layer → prefixes of its tensors' names
@@ -62,7 +62,7 @@ def read_roles(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) ->
 
 
 def _uses(name: str, operations: Iterable[_Operation]) -> list[_Operation]:
-    """The operations that compute with a tensor, whatever layout it was brought into."""
+    """Returns the operations that compute with a tensor, in whatever layout."""
     carriers, uses = {name}, []
     for operation in operations:
         if carriers & operation.inputs:
@@ -76,7 +76,7 @@ def _uses(name: str, operations: Iterable[_Operation]) -> list[_Operation]:
 def _follows(
     uses: list[_Operation], operations: Iterable[_Operation], others: set[str]
 ) -> list[_Operation]:
-    """What comes after, up to the next layer with tensors of its own or out of shared layers."""
+    """Returns what follows, up to the next layer with tensors or to the end of shared layers."""
     reached = {value for use in uses for value in use.outputs}
     follows = []
     for operation in operations:
@@ -89,8 +89,8 @@ def _follows(
 
 
 def _operations(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> list[_Operation]:
-    """The nodes, which ONNX keeps in topological order."""
-    digests = {"": ""}  # of every value: all that it is computed from; "" is an input left out
+    """Returns the nodes, which ONNX keeps in topological order."""
+    digests = {"": ""}  # of everything that a value is computed from; "" is an omitted input
     for value in graph.input:
         digests[value.name] = json_digest(["input", _type(value.type.tensor_type)])
     for name, shape in shapes.items():
@@ -108,7 +108,7 @@ def _operations(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -
             digests[name] = json_digest([description, position])
         found.append(
             _Operation(
-                layer=_prefix(node.name) or f"#{index}",  # without a layer it stands alone
+                layer=_prefix(node.name) or f"#{index}",  # without one, a layer by itself
                 between=node.name.startswith(BETWEEN),
                 inputs=frozenset(node.input),
                 outputs=frozenset(node.output),
@@ -119,12 +119,12 @@ def _operations(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -
 
 
 def _prefix(name: str) -> str:
-    """'stem_conv1' of 'stem_conv1/kernel'."""
+    """Returns 'stem_conv1' for 'stem_conv1/kernel'."""
     return name.rpartition("/")[0]
 
 
 def _plain(value: Any, *, numbers: bool) -> Any:
-    """An attribute as JSON; of a tensor the type and shape, and the digest of its numbers."""
+    """Returns an attribute as JSON; a tensor as type, shape and the digest of its numbers."""
     if isinstance(value, onnx.TensorProto):
         array = numpy_helper.to_array(value)
         found = hashlib.sha256(array.tobytes()).hexdigest() if numbers else ""

@@ -1,4 +1,4 @@
-"""Reads a slice from shared.onnx; nothing is trusted before it is checked."""
+"""Reads a slice from shared.onnx, and checks it before anything uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = {
 
 
 def read_slice(source: Path | str | bytes, *, limit: int = LIMIT) -> tuple[Slice, Tensors]:
-    """The slice in a file (or in its bytes), and the values that its tensors start from."""
+    """Returns the slice in a file (or in its bytes), and the start values of its tensors."""
     where = "the slice" if isinstance(source, bytes) else f"the slice {str(source)!r}"
     model = _parse(_load(source, limit, where), where)
     values = _values(model.graph, where)
@@ -49,7 +49,7 @@ def _load(source: Path | str | bytes, limit: int, where: str) -> bytes:
             size, data = Path(source).stat().st_size, b""
             if size <= limit:
                 with Path(source).open("rb") as file:
-                    data = file.read(limit + 1)  # a pipe or a growing file has no honest size
+                    data = file.read(limit + 1)  # stat is wrong for a pipe or a growing file
                 size = len(data)
         except OSError as error:
             raise SliceError(f"{where} cannot be read: {error.strerror}.") from error
@@ -69,7 +69,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     names = [named.name for named in (*graph.node, *attributes, *tensors)]
     names += [text for n in graph.node for text in (n.op_type, *n.input, *n.output)]
     names += [d.dim_param for x in graph.input for d in x.type.tensor_type.shape.dim]
-    if any(isinstance(name, bytes) for name in names):  # what protobuf makes of broken UTF-8
+    if any(isinstance(name, bytes) for name in names):  # protobuf returns bytes for invalid UTF-8
         raise SliceError(f"{where} has a name that is not text.")
     for tensor in tensors:
         if tensor.external_data or tensor.data_location == onnx.TensorProto.EXTERNAL:

@@ -1,12 +1,12 @@
-"""What the aggregator keeps on disk: a snapshot, and a journal of the updates accepted since.
+"""The aggregator's state on disk: a snapshot, and a journal of the updates accepted since.
 
     STATE/snapshot.safetensors   θ_shared, optimiser slots, round, ledger; replaced atomically
     STATE/journal-<generation>   accepted updates in order, as they came over the wire
     STATE/lock                   held by the one aggregator that may write here
 
 An update is acknowledged only after `commit`, so it survives SIGKILL and a power cut. Because
-coordinators are deterministic, snapshot + journal give the state back bit for bit; a record that
-was cut off was never acknowledged and is dropped.
+coordinators are deterministic, snapshot and journal together restore the state bit for bit; an
+incomplete record was never acknowledged and is dropped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Identity:
     mode: str
     exchange: str
     optimizer: str
-    merging: str = ""  # asynchronous updates are replayed as they were merged
+    merging: str = ""  # see Coordinator.replay_identity
 
 
 class Store:
@@ -61,10 +61,10 @@ class Store:
         self._journal: BinaryIO | None = None
         self._uncommitted = False
         self.journal_bytes = 0
-        self.cut_bytes = 0  # of the journal: a record that was being written when we were killed
+        self.cut_bytes = 0  # of an incomplete record at the end of the journal, after a kill
 
     def load(self) -> State | None:
-        """The snapshot, or None in a new folder; the journal is to be replayed on it."""
+        """Returns the snapshot, or None in a new folder; replay the journal on it."""
         path = self._folder / SNAPSHOT
         if not path.exists():
             return None
@@ -90,11 +90,11 @@ class Store:
             raise StoreError(f"{path} cannot be read ({error.strerror}).") from None
         except WireError as error:
             raise StoreError(f"{path} cannot be read: {error}") from None
-        except (KeyError, ValueError, TypeError):  # undamaged, and yet not what we write
+        except (KeyError, ValueError, TypeError):  # undamaged, but not in this format
             raise StoreError(f"{path} was written by another version.") from None
 
     def journal(self) -> Iterator[bytes]:
-        """The updates accepted since the snapshot; what was cut off is removed."""
+        """Yields the updates accepted since the snapshot; removes an incomplete last record."""
         path = self._journal_path()
         if not path.exists():
             return
@@ -120,13 +120,14 @@ class Store:
         self.journal_bytes += _RECORD.size + len(update)
 
     def commit(self) -> None:
+        """Makes all appended updates durable."""
         if self._journal is not None and self._uncommitted:
             with self._writing():
                 sync_file(self._journal)
             self._uncommitted = False
 
     def snapshot(self, state: State) -> None:
-        """Replaces the snapshot by `state`, which the journal so far has led to."""
+        """Replaces the snapshot by `state`, and removes the journal that led to it."""
         generation = self._generation + 1
         ledger = {device: asdict(entry) for device, entry in state.ledger.items()}
         tensors: dict[str, Array] = {
@@ -154,7 +155,7 @@ class Store:
         journal, self._journal = self._journal, None
         try:
             if journal is not None:
-                with self._writing(), journal:  # which ends it, also if the disk is full
+                with self._writing(), journal:  # closes it also if the disk is full
                     sync_file(journal)
         finally:
             self._lock.close()
@@ -179,11 +180,11 @@ class Store:
 
 
 def _read_record(file: BinaryIO, left: int) -> bytes | None:
-    """The next update, or None if what is left of the file begins with no whole one."""
+    """Returns the next update, or None if the rest of the file has no complete one."""
     if left < _RECORD.size:
         return None
     length, checksum = _RECORD.unpack(file.read(_RECORD.size))
-    if not 0 < length <= left - _RECORD.size:  # a damaged length may claim 4 GiB of memory
+    if not 0 < length <= left - _RECORD.size:  # a damaged length could ask for 4 GiB of memory
         return None
     update = file.read(length)
     return update if zlib.crc32(update) == checksum else None

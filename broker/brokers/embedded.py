@@ -1,8 +1,8 @@
 """A broker that needs no installation: amqtt (MQTT 3.1.1) in a thread, for one machine.
 
-Everybody may connect, so it listens on the loopback interface unless told otherwise. It keeps
-sessions and retained messages in memory alone, and gives a client five seconds to acknowledge a
-packet before it forgets that packet. `python -m broker.brokers.embedded` runs it until Ctrl-C.
+Every client may connect, so it listens on the loopback interface by default. It keeps sessions and
+retained messages only in memory, and drops a packet that a client has not acknowledged within five
+seconds. `python -m broker.brokers.embedded` runs it until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class EmbeddedBroker:
-    """Runs from entering to leaving; port 0 is a free one."""
+    """A broker that runs while its context is entered; port 0 is a free one."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.host = host
@@ -39,7 +39,7 @@ class EmbeddedBroker:
         return Address(self.host, self.port, tls=False)
 
     def __enter__(self) -> EmbeddedBroker:
-        logging.getLogger("amqtt").setLevel(logging.CRITICAL)  # it logs each lost client as error
+        logging.getLogger("amqtt").setLevel(logging.CRITICAL)  # lost clients are errors to it
         self._thread.start()
         try:
             self._broker = self._call(self._start)
@@ -64,7 +64,7 @@ class EmbeddedBroker:
             self._end_loop()
 
     async def _start(self) -> CorrectedBroker:
-        # max_connections 0: as many as come. amqtt has no limit for the size of a message.
+        # max_connections 0: no limit. amqtt has no limit for the size of a message.
         host = f"[{self.host}]" if ":" in self.host else self.host
         listener = {"type": "tcp", "bind": f"{host}:{self.port}", "max_connections": 0}
         broker = CorrectedBroker(
@@ -86,7 +86,7 @@ class EmbeddedBroker:
 
 
 async def _cancel_others() -> None:
-    """What amqtt leaves behind: deliveries that wait for an acknowledgement."""
+    """Cancels what amqtt leaves behind: deliveries that wait for an acknowledgement."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -105,10 +105,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=1883, help="0: a free one (default: 1883)")
     asked = parser.parse_args()
     try:
-        with EmbeddedBroker(asked.host, asked.port) as broker:
+        with (
+            EmbeddedBroker(asked.host, asked.port) as broker,
+            contextlib.suppress(KeyboardInterrupt),
+        ):
             print(f"listening at {broker.address}", flush=True)
-            with contextlib.suppress(KeyboardInterrupt):
-                threading.Event().wait()
+            threading.Event().wait()
     except StemshareError as error:
         raise SystemExit(error.report) from None
 

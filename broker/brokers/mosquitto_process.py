@@ -24,7 +24,7 @@ _HOST = "127.0.0.1"
 
 
 def mosquitto_path() -> Path | None:
-    """The binary; Debian puts it in /usr/sbin, which is not on the path of ordinary users."""
+    """Returns the binary; Debian's is in /usr/sbin, which is not on the path of ordinary users."""
     for path in (None, "/usr/sbin", "/usr/local/sbin"):
         if found := shutil.which("mosquitto", path=path):
             return Path(found)
@@ -32,16 +32,16 @@ def mosquitto_path() -> Path | None:
 
 
 def free_port() -> int:
-    """A port that nobody listened on a moment ago."""
+    """Returns a port that was free a moment ago."""
     with socket.create_server((_HOST, 0)) as server:
         number: int = server.getsockname()[1]
         return number
 
 
 class Mosquitto:
-    """A mosquitto that runs from entering to leaving; its files are all in `folder`.
+    """A mosquitto that runs while its context is entered; all its files are in `folder`.
 
-    `extra` is further lines of its configuration; without an authentication in them everybody may
+    `extra` is further lines of its configuration; without authentication in them every client may
     connect. `persistence` keeps retained messages and sessions over a restart.
     """
 
@@ -110,15 +110,15 @@ class Mosquitto:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Lets it end by itself, which also writes what it keeps."""
+        """Ends it with SIGTERM, so that it writes what it persists."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it without a chance to say or write anything."""
+        """Ends it with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """On the same port, with the same folder; also after `kill`."""
+        """Starts it again on the same port and in the same folder, also after `kill`."""
         self.stop()
         self.start()
 
@@ -141,7 +141,7 @@ class Mosquitto:
         return True
 
     def _configuration(self) -> str:
-        # Small packets at once: otherwise TCP holds them back, some 40 ms in each round.
+        # Sends small packets at once: TCP would delay them by about 40 ms in each round.
         lines = [f"listener {self.port} {_HOST}", "set_tcp_nodelay true"]
         if "allow_anonymous" not in self._extra:
             lines.append("allow_anonymous true")
@@ -150,5 +150,5 @@ class Mosquitto:
         if self._persistence:
             lines += ["persistence true", f"persistence_location {self.folder}/"]
         if os.geteuid() == 0:
-            lines.append("user root")  # otherwise it gives up root and cannot read its folder
+            lines.append("user root")  # otherwise it drops root's rights and cannot read its folder
         return "\n".join([*lines, self._extra, ""])

@@ -1,1 +1,1 @@
-"""How updates become one change: the arithmetic, and the coordinators of algorithms 2 and 3."""
+"""How updates become one change of θ_shared: arithmetic, and coordinators (algorithms 2, 3)."""

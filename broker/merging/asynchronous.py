@@ -15,21 +15,21 @@ class Asynchronous(Coordinator):
     """Every accepted update is a round of its own: θ ← θ + w(s) · α · Δ.
 
     s = merges since the device received its θ; w is the staleness rule.
-    α by merge rule, for each tensor over the devices heard so far that hold it, this one included:
+    α by merge rule, for each tensor, over the devices that have sent it so far, this one included:
       sum      1, as algorithm 3 is printed
       mean     1 / K
       samples  n_k / Σ_j n_j
-    Once all devices were heard, one update of each moves θ as far as a synchronous round of them
-    would. Before that it moves θ further, because the first ones divide by fewer devices: the
-    first K of "mean" weigh 1 + 1/2 + … + 1/K together. Gradients are weighed in the same way
-    before the optimiser steps; Adam, which divides by their size, feels little of it.
+    Once every device has sent, one update of each moves θ as far as a synchronous round would.
+    Before that θ moves further, because the first updates are divided by fewer devices: the first
+    K of "mean" have the weight 1 + 1/2 + … + 1/K together. Gradients are weighted in the same way
+    before the optimiser's step; that has little effect on Adam, which divides by their size.
     """
 
     replies_individually = True
 
     def __init__(self, settings: Settings, state: State, now: float) -> None:
         super().__init__(settings, state, now)
-        # By tensor, over the ledger: the devices that hold it, and their samples.
+        # For each tensor: numbers of devices in the ledger that hold it, and of their samples.
         self._devices: Counter[str] = Counter()
         self._samples: Counter[str] = Counter()
         for entry in state.ledger.values():
@@ -53,13 +53,13 @@ class Asynchronous(Coordinator):
             raise Refused(
                 Reason.EARLY, f"the update starts from θ {update.round}; this is {state.round}."
             )
-        # A device starts anew from each reply, so its rounds only grow.
+        # A device trains from each reply once, so its rounds only grow.
         if last is not None and update.round <= last.round:
             raise Refused(Reason.REPLAYED, "the update is not newer than this device's last one.")
         self._check_newcomer(update.device)
         change, _ = clipped(update.tensors, self.settings.merge.clip_norm)
         change = scaled(change, self._weights(update, last))
-        # Nothing has changed before this line: a step may be impossible.
+        # Nothing has changed before this line, because the step may raise an error.
         state.shared, state.slots = self.settings.optimizer.step(state.shared, change, state.slots)
         state.round += 1
         state.ledger[update.device] = entry = entry_of(update)
@@ -74,7 +74,7 @@ class Asynchronous(Coordinator):
         raise AssertionError("an asynchronous round closes with its update")
 
     def _weights(self, update: Update, last: Entry | None) -> dict[str, float]:
-        """w(s) · α of every tensor of the update, which replaces this device's last one."""
+        """Returns w(s) · α of every tensor of the update, which replaces this device's last one."""
         fresh = staleness_weight(self.settings.staleness, self.state.round - update.round)
         weights = {}
         for name in update.tensors:

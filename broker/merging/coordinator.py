@@ -1,8 +1,8 @@
-"""What both coordinators have in common: their settings, their state, and who has sent what.
+"""What both coordinators have in common: their settings, their state, and the last updates.
 
-A coordinator is a pure state machine: updates and times go in, verdicts and θ_shared come out.
-It does no I/O, reads no clock and draws no random numbers, so replaying the same updates in the
-same order gives the same θ, bit for bit.
+A coordinator is a pure state machine: updates and times go in, outcomes and θ_shared come out. It
+does no I/O, reads no clock and draws no random numbers, so replaying the same updates in the same
+order gives the same θ, bit for bit.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MAX_DEVICES = 10_000
 
 
 class Outcome(Enum):
-    """What became of an update that was not refused."""
+    """The outcome of an update that was not refused."""
 
     ACCEPTED = auto()
-    DUPLICATE = auto()  # it was accepted before; the device has missed the verdict
+    DUPLICATE = auto()  # it was accepted before; the device did not receive the verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Settings:
     merge: MergeRule
     optimizer: Optimizer
     quorum: int = 1  # devices; fewer do not close a round
-    deadline_seconds: float = 60.0  # after which a round closes with whoever has sent
+    deadline_seconds: float = 60.0  # after which a round closes with the updates it has
     rounds: int | None = None  # merges after which the fleet is finished
     staleness: str = "polynomial"
 
@@ -57,7 +57,7 @@ class Settings:
             )
         if self.quorum < 1:
             raise SettingsRefused(f"a quorum of {self.quorum} is no quorum: take 1 or more.")
-        if not self.deadline_seconds > 0:  # nor is NaN
+        if not self.deadline_seconds > 0:  # true for NaN as well
             raise SettingsRefused(
                 f"a deadline of {self.deadline_seconds} seconds is none: take more than 0."
             )
@@ -82,7 +82,7 @@ class Entry:
 
 @dataclass
 class State:
-    """All that a coordinator has to remember beyond the open round."""
+    """All that a coordinator has to keep beside the open round."""
 
     run: str
     round: int

@@ -7,10 +7,10 @@
     trimmed-mean   without the f extremes on either side     K ≥ 2f + 1, f ≥ 1
     multi-krum     mean of the K - f most central updates    K ≥ 2f + 3, f ≥ 1
 
-K, Σ_j and f count the devices that hold the tensor. The last three are robust: they bear up to f
-lying devices (the median: fewer than half), and ignore sample counts, because a liar would lie
-about those too. Nothing here reads a clock or a network; wire checks come before (finite values,
-known names and shapes).
+K, Σ_j and f count the devices that hold the tensor. The last three are robust: they tolerate up to
+f Byzantine devices (the median: fewer than half), and ignore sample counts, because a Byzantine
+device can send a wrong count too. Updates were checked before (finite values, known names and
+shapes).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from broker.protocol.slice import Tensors
 
 MERGES = ("sum", "mean", "samples", "median", "trimmed-mean", "multi-krum")
 _STREAMING = ("sum", "mean", "samples")
-_NEED_LIARS = ("trimmed-mean", "multi-krum")
+_NEED_BYZANTINE = ("trimmed-mean", "multi-krum")
 
 # numpy converts float32 to float64 through a buffer. Its default of 8,192 values does not fit the
 # first-level cache of a core; this one does, and halves the time of an addition.
@@ -44,7 +44,7 @@ class MergeRule:
     """How updates become one change of θ_shared."""
 
     name: str
-    byzantine: int = 0  # f: how many devices may lie; for trimmed-mean and multi-krum
+    byzantine: int = 0  # f: the number of devices that may lie; for trimmed-mean and multi-krum
     clip_norm: float | None = None  # largest L2 norm over all tensors of one update
 
     def __post_init__(self) -> None:
@@ -52,27 +52,27 @@ class MergeRule:
             raise MergeRefused(
                 f"merge {self.name!r} is unknown: choose one of {', '.join(MERGES)}."
             )
-        if self.name in _NEED_LIARS and self.byzantine < 1:
+        if self.name in _NEED_BYZANTINE and self.byzantine < 1:
             raise MergeRefused(
                 f"merge {self.name!r} needs byzantine ≥ 1, the number of devices that may lie, "
                 f"not {self.byzantine}."
             )
-        if self.name not in _NEED_LIARS and self.byzantine != 0:
+        if self.name not in _NEED_BYZANTINE and self.byzantine != 0:
             raise MergeRefused(
                 f"merge {self.name!r} takes no number of lying devices (byzantine = "
-                f"{self.byzantine}): choose one of {', '.join(_NEED_LIARS)}, or byzantine = 0."
+                f"{self.byzantine}): choose one of {', '.join(_NEED_BYZANTINE)}, or byzantine = 0."
             )
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
             raise MergeRefused(f"clip_norm must be a finite number above 0, not {self.clip_norm}.")
 
     @property
     def is_robust(self) -> bool:
-        """Whether the rule compares devices, so that some of them may lie."""
+        """Whether the rule compares devices, and so tolerates some that lie."""
         return self.name not in _STREAMING
 
     @property
     def fewest(self) -> int:
-        """How many devices must hold a tensor for the rule to work."""
+        """The number of devices that must hold a tensor for the rule to work."""
         match self.name:
             case "median":
                 return 3
@@ -83,7 +83,7 @@ class MergeRule:
         return 1
 
     def check(self, devices: int) -> None:
-        """Refuses a round of so few devices."""
+        """Raises `MergeRefused` if a round of that many devices is too small for the rule."""
         if devices < self.fewest:
             against = f" with byzantine = {self.byzantine}" if self.byzantine else ""
             raise MergeRefused(
@@ -93,7 +93,7 @@ class MergeRule:
 
 
 class Tally(ABC):
-    """The updates of one round, added in any order, and what they merge to."""
+    """The updates of one round, added in any order, and their merge."""
 
     def __init__(self, rule: MergeRule) -> None:
         self.rule = rule
@@ -125,14 +125,14 @@ class Tally(ABC):
 
     @abstractmethod
     def merged(self) -> tuple[Tensors, tuple[str, ...]]:
-        """Δ by tensor, and the tensors held back because fewer than `rule.fewest` hold them.
+        """Returns Δ by tensor, and the tensors that fewer than `rule.fewest` devices hold.
 
         A sum too large for float32 becomes infinite; the coordinator's optimiser refuses that.
         """
 
 
 def tally(rule: MergeRule) -> Tally:
-    """An empty tally for one round."""
+    """Returns an empty tally for one round."""
     return _Keeping(rule) if rule.is_robust else _Streaming(rule)
 
 
@@ -146,7 +146,7 @@ class _Streaming(Tally):
         super().__init__(rule)
         self._totals: dict[str, npt.NDArray[np.float64]] = {}
         self._weights: dict[str, float] = {}
-        self._unit = 0  # samples of the first device: equal ones then need no multiplication
+        self._unit = 0  # samples of the first device: equal counts then need no multiplication
         self._scratch = np.empty(_CHUNK)
 
     def _take(self, device: str, tensors: Tensors, samples: int) -> None:
@@ -202,7 +202,7 @@ class _Keeping(Tally):
         return dict(sorted(merged.items())), tuple(sorted(held_back))
 
     def _groups(self) -> dict[tuple[str, ...], list[str]]:
-        """Tensors by the devices that hold them, all in the order of their names."""
+        """Returns tensors by the devices that hold them, all in the order of their names."""
         groups: dict[tuple[str, ...], list[str]] = {}
         devices = sorted(self._updates)
         for name in sorted(self._shapes):
@@ -213,7 +213,7 @@ class _Keeping(Tally):
     def _column_rule(
         self, rows: Mapping[str, list[robust.Vector]]
     ) -> Callable[[robust.Stacked], robust.Vector]:
-        """What to do with each block of a group; Krum first judges the group's whole updates."""
+        """Returns the rule for each block of a group; Krum compares the whole updates first."""
         liars = self.rule.byzantine
         if self.rule.name == "median":
             return robust.median
@@ -225,7 +225,7 @@ class _Keeping(Tally):
 
 
 def scaled(tensors: Tensors, weight: float | Mapping[str, float]) -> Tensors:
-    """weight · Δ as new arrays, with one weight for all tensors or one for each."""
+    """Returns weight · Δ as new arrays, with one weight for all tensors or one for each."""
     result: Tensors = {}
     with _small_cast_buffers(), np.errstate(over="ignore"):
         for name, tensor in tensors.items():
@@ -242,13 +242,13 @@ def scaled(tensors: Tensors, weight: float | Mapping[str, float]) -> Tensors:
 
 
 def clipped(tensors: Tensors, clip_norm: float | None) -> tuple[Tensors, bool]:
-    """Δ · min(1, clip_norm / ‖Δ‖), and whether that changed it; the same object if it did not."""
+    """Returns Δ · min(1, clip_norm / ‖Δ‖), and whether it differs; the same object if not."""
     factor = _clip_factor(tensors, clip_norm)
     return (tensors, False) if factor == 1.0 else (scaled(tensors, factor), True)
 
 
 def l2_norm(tensors: Tensors) -> float:
-    """‖Δ‖₂ over all tensors together, accumulated in float64."""
+    """Returns ‖Δ‖₂ over all tensors together, accumulated in float64."""
     scratch = np.empty(_CHUNK)
     squares = 0.0
     for tensor in tensors.values():
@@ -287,7 +287,7 @@ def _accumulate(
 
 @contextmanager
 def _small_cast_buffers() -> Iterator[None]:
-    """Sets numpy's conversion buffer, which belongs to this thread alone, and puts it back."""
+    """Sets the size of numpy's conversion buffer in this thread, and restores it."""
     before = np.setbufsize(_CAST_BUFFER)
     try:
         yield

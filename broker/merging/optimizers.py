@@ -1,12 +1,12 @@
-"""What the coordinator does with a merged update: θ_shared before → θ_shared after.
+"""How the coordinator applies a merged update: θ_shared before → θ_shared after.
 
 With `exchange = "gradient"` devices send gradients g, and an optimiser of the coordinator applies
 them; with `exchange = "delta"` they send changes Δ that their own optimisers made, which are added.
 
 Every optimiser is a frozen setting with two pure functions. Its slots are a flat dict of named
 arrays (`<tensor>/m`, `<tensor>/v`, `<tensor>/t`), so that they can be stored and restored exactly.
-A tensor that nobody sent in a round keeps its value and its slots: nothing drifts, and t counts
-the steps of each tensor by itself.
+A tensor that no device sent in a round keeps its value and its slots; t counts the steps of each
+tensor separately.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Adam:
 
 
 def parse_optimizer(text: str) -> Optimizer:
-    """The optimiser of a setting such as sgd:0.01 or adam:0.001."""
+    """Returns the optimiser of a setting such as sgd:0.01 or adam:0.001."""
     name, _, written = text.partition(":")
     try:
         rate = float(written)
@@ -114,14 +114,14 @@ def _each(
     slots: Slots,
     move: Callable[[str, _Array, _Array], tuple[_Array, Slots]],
 ) -> tuple[Tensors, Slots]:
-    """Moves the tensors that were sent; refuses the whole step if one of them cannot be moved."""
+    """Changes the tensors that were sent; raises `StepRefused`, and changes none, if one cannot."""
     new_theta, new_slots = dict(theta), dict(slots)
     for name, change in merged.items():
         if name not in theta or theta[name].shape != change.shape:
             raise StepRefused(f"θ_shared has no tensor {name!r} of shape {change.shape}.")
         with np.errstate(over="ignore", invalid="ignore"):
             value, memory = move(name, theta[name], change)
-            # On a tensor without dimensions numpy computes scalars, and in float64: back to arrays.
+            # For a tensor without dimensions numpy returns float64 scalars: back to arrays.
             moved = np.asarray(value, np.float32)
             kept = {slot: np.asarray(new, slots[slot].dtype) for slot, new in memory.items()}
         if not all(np.isfinite(array).all() for array in (moved, *kept.values())):

@@ -1,7 +1,7 @@
-"""Merges that liars cannot steer: pure functions on stacked [K, n] arrays, one row per device.
+"""Robust merges against Byzantine devices: pure functions on [K, n] arrays, a row per device.
 
 `blocks` cuts the rows of K devices into such arrays of bounded size, so that merging needs little
-more memory than the updates themselves. Every value must be finite; all devices count the same.
+more memory than the updates themselves. Every value must be finite; all devices count equally.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Stacked = npt.NDArray[np.float32]  # [K, n]
 
 
 def median(stacked: Stacked) -> Vector:
-    """The middle value of each column, or the mean of the two middle ones if K is even."""
+    """Returns the middle value of each column, or the mean of the two middle ones if K is even."""
     devices = len(stacked)
     low, high = (devices - 1) // 2, devices // 2
     ordered = np.partition(stacked, (low, high), axis=0)
@@ -28,23 +28,23 @@ def median(stacked: Stacked) -> Vector:
 
 
 def trimmed_mean(stacked: Stacked, liars: int) -> Vector:
-    """The mean of each column without its f largest and f smallest values; needs K > 2f."""
+    """Returns the mean of each column without its f largest and smallest values; needs K > 2f."""
     first, last = liars, len(stacked) - liars - 1
     ordered = np.partition(stacked, (first, last), axis=0)
     return mean(ordered[first : last + 1])
 
 
 def mean(stacked: Stacked) -> Vector:
-    """The mean of each column, computed in float64."""
+    """Returns the mean of each column, computed in float64."""
     means: npt.NDArray[np.float64] = np.mean(stacked, axis=0, dtype=np.float64)
     return means.astype(np.float32)
 
 
 def squared_distances(rows: Sequence[Vector]) -> npt.NDArray[np.float64]:
-    """[K, K]: ‖x_i - x_j‖² = x_i·x_i + x_j·x_j - 2 x_i·x_j.
+    """Returns [K, K] of ‖x_i - x_j‖² = x_i·x_i + x_j·x_j - 2 x_i·x_j.
 
-    Matrix products are many times faster than K² differences; what they lose (about 1e-16 of the
-    squared norms) only matters between updates that are equal to seven digits.
+    Matrix products are many times faster than K² differences; their error (about 1e-16 of the
+    squared norms) only matters between updates that agree in seven digits.
     """
     products = np.zeros((len(rows), len(rows)))
     for stacked in blocks(rows):
@@ -56,10 +56,10 @@ def squared_distances(rows: Sequence[Vector]) -> npt.NDArray[np.float64]:
 
 
 def krum_choice(squares: npt.NDArray[np.float64], liars: int) -> npt.NDArray[np.intp]:
-    """The K - f devices with the best scores, in row order (multi-Krum, Blanchard et al. 2017).
+    """Returns the K - f devices with the best scores, in row order (multi-Krum, Blanchard 2017).
 
     score_i = Σ of the squared distances from i to its K - f - 2 nearest others; needs K ≥ 2f + 3.
-    Of two equal scores the first row wins.
+    Of two equal scores the first row is chosen.
     """
     devices = len(squares)
     others = squares.copy()
@@ -70,7 +70,7 @@ def krum_choice(squares: npt.NDArray[np.float64], liars: int) -> npt.NDArray[np.
 
 
 def by_blocks(rule: Callable[[Stacked], Vector], rows: Sequence[Vector]) -> Vector:
-    """What the rule makes of the rows, computed block by block."""
+    """Returns the result of the rule for the rows, computed block by block."""
     merged = np.empty(rows[0].size, np.float32)
     start = 0
     for stacked in blocks(rows):
@@ -81,7 +81,7 @@ def by_blocks(rule: Callable[[Stacked], Vector], rows: Sequence[Vector]) -> Vect
 
 
 def blocks(rows: Sequence[Vector]) -> Iterator[Stacked]:
-    """The rows, side by side from the first column to the last, at most BLOCK values at a time."""
+    """Yields the rows as stacked blocks of columns, each of at most BLOCK values."""
     width = max(1, BLOCK // len(rows))
     for start in range(0, rows[0].size, width):
         yield np.stack([row[start : start + width] for row in rows])

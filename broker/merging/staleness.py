@@ -1,7 +1,7 @@
-"""How much a late update counts when the coordinator does not wait for all devices.
+"""The weight of a late update when the coordinator does not wait for all devices.
 
-The staleness s of an update counts the merges since its device received the θ_shared that it
-trained from; s = 0 means that nothing happened in between.
+The staleness s of an update is the number of merges since its device received the θ_shared from
+which it trained.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ STALENESS = ("polynomial", "none")
 
 
 def staleness_weight(rule: str, staleness: int) -> float:
-    """w(s) = (1 + s)^(-1/2) for polynomial (FedAsync, Xie et al. 2019); w = 1 for none."""
+    """Returns w(s) = (1 + s)^(-1/2) for polynomial (FedAsync, Xie et al. 2019); 1 for none."""
     if rule not in STALENESS:
         raise ValueError(f"staleness {rule!r} is unknown: choose one of {', '.join(STALENESS)}.")
     if staleness < 0:

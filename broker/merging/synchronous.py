@@ -13,9 +13,9 @@ class Synchronous(Coordinator):
     """Round r takes one update from each device that starts from θ_r.
 
     It closes as soon as every device that is present has sent (and at least `quorum` have), or at
-    its deadline. At a deadline below quorum nothing changes: the round goes on for another
-    deadline. Updates for a round that is over are refused as late; the device takes the newest
-    θ_shared and goes on.
+    its deadline. At a deadline with fewer than `quorum` updates nothing changes: the round is
+    extended by another deadline. Updates for a round that is over are refused as late; the device
+    then continues from the newest θ_shared.
     """
 
     replies_individually = False

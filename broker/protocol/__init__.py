@@ -1,1 +1,1 @@
-"""What is said: slices, topics, messages, their encoding, and how they are cut into parts."""
+"""What a fleet exchanges: slices, topics, messages, their encoding, and their parts."""

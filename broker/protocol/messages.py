@@ -1,4 +1,4 @@
-"""What the members of a fleet say to each other: one frozen dataclass for each kind of message."""
+"""The messages of a fleet: one frozen dataclass for each kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.protocol.slice import SharedTensor, Slice, Tensors
 from broker.protocol.wire import Array, Envelope, decode, encode
 from profiles.errors import StemshareError
 
-SMALL = 2**20  # bytes; the most that a message without θ may have
+SMALL = 2**20  # bytes; the largest message without tensors
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHORT_SHA256 = re.compile(r"[A-Za-z0-9+/]{43}")
 
@@ -32,15 +32,15 @@ class Reason(StrEnum):
     WRONG_FINGERPRINT = "wrong-fingerprint"
     WRONG_EXCHANGE = "wrong-exchange"
     WRONG_ENCODING = "wrong-encoding"
-    BAD_SCALE = "bad-scale"  # zero, negative, NaN, or beyond all training
-    BAD_CODE = "bad-code"  # one that quantising never makes
+    BAD_SCALE = "bad-scale"  # zero, negative, NaN, or far too large
+    BAD_CODE = "bad-code"  # one that quantisation never produces
     NOT_FINITE = "not-finite"
     BAD_SAMPLES = "bad-samples"
     LATE = "late"  # its round was merged without it
-    EARLY = "early"  # for a round that has not come
+    EARLY = "early"  # for a round that has not begun
     REPLAYED = "replayed"  # older than what this device sent last
     SECOND = "second"  # this device's update for the round is already in
-    FULL = "full"  # more devices than the fleet may have
+    FULL = "full"  # the fleet has its largest number of devices
     FINISHED = "finished"
 
 
@@ -56,8 +56,8 @@ class Refused(StemshareError):
 class Update:
     """What a device learnt in one round: Δθ_shared, or dθ_shared, as `exchange` says.
 
-    On the wire its fields have short names and the fingerprint is in base64: beside the codes of a
-    small slice every byte weighs.
+    On the wire its fields have short names and the fingerprint is in base64, because they can be
+    larger than the codes of a small slice.
     """
 
     KIND: ClassVar[str] = "update"
@@ -110,7 +110,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceState:
-    """A device's birth, or (its will) that it is gone."""
+    """A device's birth, or its will: the device is gone."""
 
     KIND: ClassVar[str] = "device"
     LATER: ClassVar[frozenset[str]] = frozenset({"instance", "asks"})
@@ -140,7 +140,7 @@ class DeviceState:
         )
 
     def slice(self) -> Slice:
-        """The slice that the birth describes, or `WireError`."""
+        """Returns the slice that the birth describes; raises `WireError` if it describes none."""
         return Slice.of(_shared_tensor(n, entry) for n, entry in self.tensors_shared.items())
 
 
@@ -216,7 +216,7 @@ def _values(kind: type[M], envelope: Envelope) -> dict[str, Any]:
 
 
 def _shortened(fingerprint: str) -> str:
-    """A sha256 in 43 characters instead of 64; anything else is no fingerprint, and stays."""
+    """Returns a SHA-256 in 43 characters instead of 64; any other text unchanged."""
     if not _SHA256.fullmatch(fingerprint):
         return fingerprint
     return base64.b64encode(bytes.fromhex(fingerprint)).decode().rstrip("=")
@@ -231,7 +231,7 @@ def _lengthened(text: str) -> str:
 
 def _shared_tensor(name: str, entry: Any) -> SharedTensor:
     match entry:
-        # Short, because the sentence that refuses a birth repeats them.
+        # Limited in length, because the sentence that refuses a birth repeats them.
         case {"shape": list(shape), "dtype": str(dtype), "fingerprint": str(fingerprint)} if (
             len(name) <= 256
             and len(dtype) <= 16
@@ -243,7 +243,7 @@ def _shared_tensor(name: str, entry: Any) -> SharedTensor:
 
 
 def _json_types(kind: type[Message]) -> dict[str, type]:
-    """The JSON type of each field; what is no string, number or truth value is an object."""
+    """Returns the JSON type of each field: string, integer, boolean, or otherwise an object."""
     hints = get_type_hints(kind)
     names = [f.name for f in fields(kind) if f.name != "tensors"]
     return {name: hints[name] if hints[name] in (str, int, bool) else dict for name in names}

@@ -1,11 +1,12 @@
-"""Messages above the packet limit: cut into parts, and put together again under a digest.
+"""Messages above the packet limit: split into parts, assembled again and checked by a digest.
 
-A part is itself a message (kind "part"): one uint8 tensor, and which part of which whole it is.
-An `Assembler` takes parts in any order, twice, and mixed with those of an older message, as
+A part is itself a message (kind "part"): one uint8 tensor, and which part of which message it is.
+An `Assembler` takes parts in any order, repeated, and mixed with those of an older message, as
 retained topics deliver them. It holds no more than was received, and begins a message only if
-there is room for all of it: `limit` bytes for one, `held_limit` for all. So what was begun can be
-finished however many send at once; the others are not heard, and send again later. A message that
-nothing has come of for a long time makes room.
+there is room for all of it: `limit` bytes for one message, `held_limit` for all. So a message that
+was begun can be completed, however many devices send at once; parts of the others are ignored, and
+their devices send again later. A message of which no part has come for a long time is dropped when
+its room is needed.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from broker.errors import Oversized, WireError
 from broker.protocol.wire import decode, encode
 
 KIND = "part"
-ROOM = 512  # bytes; the header of a part
-SMALLEST = 4096  # bytes; smaller packets than this are more header than message
+ROOM = 512  # bytes for the header of a part
+SMALLEST = 4096  # bytes of a packet; in a smaller one the header would take most of the room
 _WHOLES_OF_A_TOPIC = 2  # the retained one and the one that is replacing it
-_ABANDONED = 1000  # parts of others, after which a message is taken to be given up
-_KEEPING = 1024  # bytes; what Python needs to keep a piece, however small, generously
+_ABANDONED = 1000  # parts of other messages, after which a message may be dropped
+_KEEPING = 1024  # bytes; an upper bound of what Python needs beside the bytes of a piece
 
 
 def split(payload: bytes, packet_bytes: int) -> Iterator[bytes]:
-    """Parts of `payload`, none larger than `packet_bytes`."""
+    """Yields the parts of `payload`, none larger than `packet_bytes`."""
     size = packet_bytes - ROOM
     count = -(-len(payload) // size)
     whole = {"digest": hashlib.sha256(payload).hexdigest(), "bytes": len(payload), "count": count}
@@ -42,12 +43,12 @@ def split(payload: bytes, packet_bytes: int) -> Iterator[bytes]:
 
 @dataclass
 class _Whole:
-    """A message of which some parts have come."""
+    """A message of which some parts have arrived."""
 
     count: int
     size: int
-    room: int  # bytes of memory, once all of it is there
-    touched: int  # the number of the part that came last
+    room: int  # bytes of memory that the complete message needs
+    touched: int  # when its newest part arrived, as the number of parts received until then
     pieces: dict[int, bytes] = field(default_factory=dict)
     received: int = 0  # bytes in the pieces
 
@@ -57,18 +58,18 @@ class _Whole:
 
 
 class Assembler:
-    """Puts messages together, topic by topic."""
+    """Assembles messages, topic by topic."""
 
     def __init__(self, *, limit: int, held_limit: int) -> None:
         self._limit = limit
         self._held_limit = held_limit
         self._reserved = 0  # bytes
-        self._parts = 0  # that have come so far
-        # By topic and digest, each touched longest ago first.
+        self._parts = 0  # received so far
+        # By topic and digest; those whose newest part is oldest come first.
         self._topics: OrderedDict[str, OrderedDict[str, _Whole]] = OrderedDict()
 
     def add(self, topic: str, packet: bytes) -> bytes | None:
-        """The message, once this part completes it; `WireError` if the part is none."""
+        """Returns the message if this part completes it; raises `WireError` if this is no part."""
         digest, index, count, size, piece = self._read(packet)
         self._parts += 1
         whole = self._find(topic, digest) or self._begin(topic, digest, count, size)
@@ -116,7 +117,7 @@ class Assembler:
         return whole
 
     def _begin(self, topic: str, digest: str, count: int, size: int) -> _Whole | None:
-        """Room for a message, or None if those that were begun need all there is."""
+        """Reserves room for a message; returns None if those that were begun need all of it."""
         room = size + count * (_KEEPING + len(topic))
         of_topic = self._topics.get(topic, OrderedDict())
         if len(of_topic) >= _WHOLES_OF_A_TOPIC:

@@ -3,14 +3,14 @@
     q = round(x / s)     x ≈ q · s     s ≥ max|x| / L, L = 127 (int8) or 7 (int4)
 
 Symmetric, so that zero stays zero. Rounding is stochastic: up with probability x/s - ⌊x/s⌋, so
-E[q · s] = x and |x - q · s| ≤ s. What rounding loses, the sender keeps and adds to what it sends
-next. float16 is rounded to the nearest.
+E[q · s] = x and |x - q · s| ≤ s. The sender keeps the rounding error and adds it to its next
+update. float16 is rounded to the nearest.
 
 A tensor has one scale, or one for each output channel (its last axis) where a channel has 200
 numbers or more, so that scales cost at most 1 % of int8's bytes and 2 % of int4's. A scale is the
 upper half of a float32, the least such number that is not below max|x| / L: at most 0.8 % more.
 
-float32 and float16 travel under the tensors' names. Codes travel as one tensor of bytes, all
+float32 and float16 are sent under the tensors' names. Codes are sent as one tensor of bytes, all
 tensors in the order of their names:
 
     scales   uint16, little endian: those of the first tensor, of the second, …
@@ -18,7 +18,7 @@ tensors in the order of their names:
              a byte of its own; an unused last half is zero
 
 The tensor of bytes is called `*` if it holds every tensor that the fleet knows; otherwise its name
-lists theirs. So names, which can outweigh a small slice, are sent only where they say something.
+lists theirs. So names, which can be larger than a small slice, are sent only where needed.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ PACKED = ("int8", "int4")
 DOWNLINKS = ("float32", "float16")
 EVERYTHING = "*"  # the name of codes of all tensors
 BETWEEN = "\n"  # names of tensors, in the name of codes of some
-LARGEST_VALUE = 1e12  # no training reaches it
-SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # also of zeros: x / s is always a number
+LARGEST_VALUE = 1e12  # far above what training produces
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)  # also for zeros, so that x / s is always finite
 _LEVELS = {"int8": 127, "int4": 7}
 _LARGEST_HALF = float(np.finfo(np.float16).max)
-_CHANNEL = 200  # numbers in a channel that is worth a scale
+_CHANNEL = 200  # numbers from which on a channel has a scale of its own
 _SCALE_BYTES = 2
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -51,7 +51,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor's scales and codes lie in the bytes of all."""
+    """Where a tensor's scales and codes are among the bytes of all tensors."""
 
     name: str
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ class Place:
 
 
 def places(shapes: Shapes, encoding: str) -> list[Place]:
-    """They follow from names and shapes alone, so both sides know them."""
+    """Returns the place of each tensor; both sides know it from names and shapes alone."""
     found, scale = [], 0
     code = sum(_scale_bytes(shape) for shape in shapes.values())
     for name in sorted(shapes):
@@ -72,16 +72,16 @@ def places(shapes: Shapes, encoding: str) -> list[Place]:
 
 
 def packed_bytes(shapes: Shapes, encoding: str) -> int:
-    """Of all scales and codes together."""
+    """Returns the number of bytes of all scales and codes."""
     return sum(_scale_bytes(shape) + _code_bytes(shape, encoding) for shape in shapes.values())
 
 
 def encode_tensors(
     tensors: Tensors, encoding: str, rng: np.random.Generator, *, everything: bool
 ) -> dict[str, Array]:
-    """What travels for these tensors; `rng` decides what is rounded up.
+    """Returns what is sent for these tensors; `rng` decides which numbers are rounded up.
 
-    `everything` says that the fleet knows no others.
+    `everything`: the fleet knows no other tensors.
     """
     if encoding == "float32":
         return dict(tensors)
@@ -104,7 +104,7 @@ def encode_tensors(
 
 
 def decode_tensors(encoded: Mapping[str, Array], encoding: str, shapes: Shapes) -> Tensors:
-    """The float32 tensors of these shapes; float32 itself is not copied."""
+    """Returns the float32 tensors of these shapes; does not copy what is float32 already."""
     if encoding == "float32":
         return {name: encoded[name] for name in shapes}
     if encoding == "float16":
@@ -122,12 +122,12 @@ def decode_tensors(encoded: Mapping[str, Array], encoding: str, shapes: Shapes) 
 
 
 def packed_name(names: Iterable[str]) -> str:
-    """The name of codes of just these tensors."""
+    """Returns the name of the codes of exactly these tensors."""
     return BETWEEN.join(sorted(names))
 
 
 def bad_scale(packed: Array, shapes: Shapes, encoding: str) -> str | None:
-    """The first tensor with a scale that is none, as NaN and negative numbers."""
+    """Returns the first tensor with an impossible scale, as NaN or a negative number."""
     for place in places(shapes, encoding):
         scales = _widened_scales(packed[place.scales].view("<u2"))
         if not np.all((scales >= SMALLEST_SCALE) & (scales <= LARGEST_VALUE)):
@@ -136,7 +136,7 @@ def bad_scale(packed: Array, shapes: Shapes, encoding: str) -> str | None:
 
 
 def bad_code(packed: Array, shapes: Shapes, encoding: str) -> str | None:
-    """The first tensor with a code beyond -L … L, or with something hidden behind the last."""
+    """Returns the first tensor with a code beyond -L … L, or with an unused half that is not 0."""
     for place in places(shapes, encoding):
         codes = packed[place.codes]
         if encoding == "int8":
@@ -150,17 +150,17 @@ def bad_code(packed: Array, shapes: Shapes, encoding: str) -> str | None:
 
 
 def to_half(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """The nearest float16; what is beyond its range becomes its largest number."""
+    """Returns the nearest float16; numbers beyond its range become its largest number."""
     return np.clip(x, -_LARGEST_HALF, _LARGEST_HALF).astype(np.float16)
 
 
 def widened(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """float16 as float32, exactly; whatever else there is stays as it is."""
+    """Returns float16 tensors as float32, exactly, and all others unchanged."""
     return {n: x.astype(np.float32) if x.dtype == np.float16 else x for n, x in tensors.items()}
 
 
 def _scales(shape: tuple[int, ...]) -> int:
-    """How many scales a tensor has; also without numbers it has one."""
+    """Returns the number of scales of a tensor; an empty one has one."""
     size = math.prod(shape)
     return shape[-1] if len(shape) > 1 and size and size >= _CHANNEL * shape[-1] else 1
 
@@ -175,7 +175,7 @@ def _code_bytes(shape: tuple[int, ...], encoding: str) -> int:
 
 
 def _scale_halves(x: npt.NDArray[np.float32], levels: int) -> npt.NDArray[np.uint16]:
-    """The upper halves of the scales, rounded up: codes must not exceed ±L."""
+    """Returns the upper halves of the scales, rounded up so that codes do not exceed ±L."""
     flat = x.reshape(-1, _scales(x.shape))
     largest = np.max(np.abs(flat), axis=0, initial=0.0)
     whole = np.maximum(largest / levels, SMALLEST_SCALE).astype("<f4").view("<u4")
@@ -187,7 +187,7 @@ def _widened_scales(halves: Array) -> npt.NDArray[np.float32]:
 
 
 def _spread(halves: Array) -> npt.NDArray[np.float32]:
-    """Scales as they multiply a tensor: one for all of it, or one for each of its last axis."""
+    """Returns scales in a shape that multiplies a tensor: one for all, or one per channel."""
     scales = _widened_scales(halves)
     return scales.reshape(() if len(scales) == 1 else (-1,))
 

@@ -34,7 +34,7 @@ class SharedTensor:
 
 @dataclass(frozen=True)
 class Slice:
-    """Shared tensors in the order in which the data meets them."""
+    """Shared tensors in the order in which data passes them."""
 
     tensors: tuple[SharedTensor, ...]
     fingerprint: str
@@ -46,7 +46,7 @@ class Slice:
 
 
 def union(slices: Iterable[Slice]) -> Slice:
-    """Every tensor that one of the slices shares; they must agree on those they have in common."""
+    """Returns all tensors of all slices; raises `SliceError` if two slices disagree on one."""
     known = Slice.of(())
     for new in slices:
         names = {tensor.name for tensor in known.tensors}
@@ -61,7 +61,7 @@ def union(slices: Iterable[Slice]) -> Slice:
 
 
 def first_difference(device: Slice, known: Slice) -> str | None:
-    """Why the device may not join the fleet that knows `known`, or None if it may."""
+    """Returns why the device may not join the fleet that knows `known`; None if it may."""
     fleet = {tensor.name: tensor for tensor in known.tensors}
     for tensor in device.tensors:
         if tensor.name not in fleet:
@@ -96,8 +96,10 @@ def _difference(mine: SharedTensor, theirs: SharedTensor) -> str:
 
 
 def json_digest(what: Any) -> str:
+    """Returns the SHA-256 of the canonical JSON of a value."""
     return hashlib.sha256(canonical_json(what).encode()).hexdigest()
 
 
 def canonical_json(what: Any) -> str:
+    """Returns JSON that is the same for equal values: sorted keys, no spaces."""
     return json.dumps(what, sort_keys=True, separators=(",", ":"))

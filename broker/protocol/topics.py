@@ -1,7 +1,7 @@
 """Every topic of a fleet; topic strings exist here and nowhere else.
 
 A message too large for one packet is sent in parts, part i on `<topic>/<i>` (see `channel.py`),
-so whoever wants a topic's messages subscribes to `<topic>` and to `<topic>/+`.
+so readers of a topic subscribe to `<topic>` and to `<topic>/+`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def check_name(what: str, name: str) -> str:
-    """The name, if it can be part of a topic, a file name and a certificate."""
+    """Returns the name; raises `NameRefused` if it cannot be part of a topic and of a file name."""
     if not _NAME.fullmatch(name):
         raise NameRefused(
             f"a {what} cannot be called {name[:80]!r}: a name starts with a letter or digit and "
@@ -30,7 +30,7 @@ def check_name(what: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics of one fleet; the word in brackets says who writes it."""
+    """The topics of one fleet; the word in brackets is who publishes there."""
 
     fleet: str
 
@@ -77,11 +77,11 @@ class Topics:
         return f"{self.root}/device/{device}/shared"
 
     def of_aggregator(self) -> tuple[str, ...]:
-        """What the aggregator subscribes to."""
+        """Returns what the aggregator subscribes to."""
         return f"{self.root}/device/+/state", *_whole_or_in_parts(self.update("+"))
 
     def of_device(self, device: str) -> tuple[str, ...]:
-        """What a device subscribes to."""
+        """Returns what a device subscribes to."""
         return (
             self.aggregator_state,
             *_whole_or_in_parts(self.shared),
@@ -90,11 +90,11 @@ class Topics:
         )
 
     def client_id(self, member: str) -> str:
-        """Of a device or the aggregator; no name has a colon, so no two members share one."""
+        """Returns the client id of a member; it is unique, because names have no colon."""
         return f"{self.fleet}:{member}"
 
     def sender(self, topic: str) -> tuple[str, str] | None:
-        """(device, "state" | "update") of a topic that a device wrote."""
+        """Returns (device, "state" | "update") of a topic where a device publishes, or None."""
         match topic.removeprefix(self.root).split("/"):
             case ["", "device", device, ("state" | "update") as what]:
                 return device, what

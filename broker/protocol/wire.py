@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 
 HEADER_LIMIT = 2**20  # bytes; a slice of a thousand tensors needs about 100 kB
 META = "stemshare"
-_DEPTH = 32  # levels of JSON: far from where recursion ends, here or in what writes it to a log
+_DEPTH = 32  # levels of JSON: far below Python's limit of recursion
 _LENGTH = struct.Struct("<Q")
 _DTYPES: dict[str, np.dtype[Any]] = {  # in the order in which the library writes tensors
     "I64": np.dtype("<i8"),
@@ -99,7 +99,7 @@ def memory(array: Array) -> memoryview:
 
 
 def decode(payload: bytes, *, limit: int) -> Envelope:
-    """The message in `payload`, or `WireError`; `limit` is the most bytes it may have."""
+    """Returns the message in `payload`; raises `WireError` if it is none or above `limit` bytes."""
     if len(payload) > limit:
         raise Oversized(f"the message has {len(payload)} bytes; at most {limit} are taken.")
     header, start = _header(payload)
@@ -109,12 +109,12 @@ def decode(payload: bytes, *, limit: int) -> Envelope:
 
 
 def below(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """The tensors whose names start with `prefix`, without it."""
+    """Returns the tensors whose names start with `prefix`, named without it."""
     return {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
 
 
 def _header(payload: bytes) -> tuple[dict[str, Any], int]:
-    """The header, and where the data start."""
+    """Returns the header, and the offset at which the data start."""
     if len(payload) < _LENGTH.size:
         raise WireError("the message is cut off before its header.")
     (length,) = _LENGTH.unpack_from(payload)
@@ -149,7 +149,7 @@ def _object(text: bytes | str, what: str) -> dict[str, Any]:
             parse_float=_finite,
             parse_constant=_no_constant,
         )
-        if "\\u" in text:  # half of a surrogate pair is no text: UnicodeEncodeError
+        if "\\u" in text:  # raises UnicodeEncodeError for half of a surrogate pair
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise WireError(f"the message's {what} is not valid JSON.") from None

@@ -1,1 +1,1 @@
-"""What moves packets: MQTT, memory, a simulated link; and the channel that carries messages."""
+"""How packets move: over MQTT, in memory, over a simulated link; and messages over them."""

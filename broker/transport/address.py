@@ -18,7 +18,7 @@ _LIKE = "a broker's address looks like mqtt://host:1883 or mqtts://host:8883"
 
 @dataclass(frozen=True)
 class Address:
-    """Where the broker is; the password is in no text that is made of it."""
+    """The address of a broker; its texts never show the password."""
 
     host: str
     port: int
@@ -32,9 +32,9 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Reads `mqtt://[user[:password]@]host[:port]` or `mqtts://…`; escapes (%40) are for @ : /.
+    """Reads `mqtt://[user[:password]@]host[:port]` or `mqtts://…`; %40 and so on stand for @ : /.
 
-    No error repeats the text, because there may be a password in any part of a mistyped one.
+    No error repeats the text, because a mistyped one may have the password anywhere.
     """
     scheme, separator, rest = text.partition("://")
     if not separator or scheme.lower() not in DEFAULT_PORTS:
@@ -78,7 +78,7 @@ def _split_port(place: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who the client is and whom it trusts; secrets stay in files, one per line of their own."""
+    """Who the client is, and which authority it trusts; secrets are read from files."""
 
     user: str | None = None
     password_file: Path | None = None
@@ -88,7 +88,7 @@ class Credentials:
 
 
 def login(address: Address, credentials: Credentials) -> tuple[str | None, str | None]:
-    """User and password, from the address or from the credentials but not from both."""
+    """Returns user and password, from the address or from the credentials but not from both."""
     for what, one, other in (
         ("user", address.user, credentials.user),
         ("password", address.password, credentials.password_file),
@@ -108,8 +108,8 @@ def _read_password(file: Path) -> str:
     try:
         with file.open(encoding="utf-8") as lines:
             password = lines.readline(LONGEST_TEXT).rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise TransportError(f"the password file {file} is not text.") from None  # quotes bytes
+    except UnicodeDecodeError:  # whose text shows bytes of the file
+        raise TransportError(f"the password file {file} is not text.") from None
     except OSError as error:
         raise TransportError(
             f"the password file {file} cannot be read: {error.strerror}."

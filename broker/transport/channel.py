@@ -16,13 +16,13 @@ from broker.protocol.parts import SMALLEST, Assembler, split
 from broker.transport.mqtt_rules import PACKET_ROOM
 from broker.transport.transport import Connected, Disconnected, Packet, Transport, Will
 
-PART_BYTES = 900_000  # below the 1 MB that careful brokers take
+PART_BYTES = 900_000  # below 1 MB, the limit of cautious brokers
 _PARTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message that has arrived whole."""
+    """A complete message."""
 
     topic: str
     payload: bytes
@@ -30,7 +30,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Broken:
-    """Something arrived that is no message, or is larger than any."""
+    """Something arrived that is not a message, or larger than any message."""
 
     topic: str
     error: WireError
@@ -51,7 +51,7 @@ class OpenChannel(Protocol):
 
 
 class Channel:
-    """Sends and receives messages over a transport; `limit` is the largest anybody may send."""
+    """Sends and receives messages over a transport; `limit` is the most bytes of a message."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Channel:
     ) -> None:
         self.transport = transport
         self._limit = limit
-        self._part_bytes = max(SMALLEST, part_bytes)  # nobody would take smaller parts
+        self._part_bytes = max(SMALLEST, part_bytes)  # receivers refuse smaller parts
         self._packet_bytes = self._part_bytes
         self._assembler = Assembler(limit=limit, held_limit=max(held_limit, 2 * limit))
 
@@ -75,10 +75,10 @@ class Channel:
             self.transport.publish(f"{topic}/{index}", part, retain=retain)
 
     def receive(self, timeout: float) -> Event | None:
-        """The next event, or None when nothing came within `timeout` seconds.
+        """Returns the next event, or None if there is none within `timeout` seconds.
 
-        A part that completes no message is no event; so that nobody can keep us busy with parts
-        for ever, None also comes after many of them.
+        A part that completes no message is not an event. After many of them None is returned as
+        well, so that a sender of parts cannot keep the caller here.
         """
         deadline, left = time.monotonic() + timeout, timeout
         for _ in range(_PARTS_AT_ONCE):
@@ -89,8 +89,8 @@ class Channel:
                         return arrived
                     left = max(0.0, deadline - time.monotonic())
                     continue
-                case Connected(most):
-                    fits = self._part_bytes if most is None else most - PACKET_ROOM
+                case Connected(largest):
+                    fits = self._part_bytes if largest is None else largest - PACKET_ROOM
                     self._packet_bytes = max(SMALLEST, min(self._part_bytes, fits))
             return event
         return None

@@ -1,8 +1,8 @@
-"""A broker and its clients in one process: experiments run on it, without sockets or threads.
+"""A broker and its clients in one process, for experiments: no sockets and no threads.
 
-It does what a real broker does for QoS 1: retained messages, wildcards, sessions that outlive a
-client, wills, outages, a largest packet. A publication reaches every inbox before `publish`
-returns, so one thread sees the same order every time.
+It does what a real broker does for QoS 1: retained messages, wildcards, persistent sessions, wills,
+outages, a largest packet. A packet is in every inbox before `publish` returns, so in one thread the
+order is the same every time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUEUED_PACKETS = 1_000  # per client that is away; mosquitto's default too
 
 @dataclass
 class _Session:
-    """What the broker knows about a client id, whether or not the client is there."""
+    """What the broker keeps for a client id, also while the client is away."""
 
     subscriptions: tuple[str, ...] = ()
     queue: deque[Packet] = field(default_factory=deque)
@@ -29,7 +29,7 @@ class _Session:
 
 
 class MemoryBroker:
-    """Starts running; one lock guards it and all its clients."""
+    """A broker that runs from the start; one lock protects it and all its clients."""
 
     def __init__(self, *, max_packet_bytes: int | None = None) -> None:
         self.max_packet_bytes = max_packet_bytes
@@ -38,10 +38,13 @@ class MemoryBroker:
         self._running = True
         self._sessions: dict[str, _Session] = {}
         self._retained: dict[str, bytes] = {}
-        self._clients: list[MemoryTransport] = []  # those that want a link, in order of creation
+        self._clients: list[MemoryTransport] = []  # not closed, in the order of their creation
 
     def stop(self, *, forget: bool = False) -> None:
-        """An outage: no will is sent. `forget`: without persistence, as a killed broker does."""
+        """Begins an outage, in which no will is sent.
+
+        `forget` drops sessions and retained messages, as a broker without persistence does.
+        """
         with self._lock:
             self._running = False
             for client in self._clients:
@@ -54,6 +57,7 @@ class MemoryBroker:
                 self._retained.clear()
 
     def start(self) -> None:
+        """Ends an outage: all clients connect again."""
         with self._lock:
             self._running = True
             for client in list(self._clients):
@@ -157,14 +161,14 @@ class MemoryTransport:
                 self._end()
 
     def drop(self) -> None:
-        """Loses the link without a goodbye: the broker sends the will."""
+        """Loses the link without a DISCONNECT: the broker sends the will."""
         with self._lock:
             if self._connected:
                 self._broker._disconnect(self, clean=False)
                 self._inbox.put(Disconnected("the link was lost.", final=False))
 
     def reconnect(self) -> None:
-        """Comes back after `drop`, as a client does by itself once its network is back."""
+        """Connects again after `drop`, as a real client does by itself."""
         with self._lock:
             if not self._connected and not self._closed:
                 self._broker._connect(self)

@@ -1,10 +1,10 @@
 """Packets over a real broker: MQTT 5, or MQTT 3.1.1 where the broker speaks nothing newer.
 
-One thread owns the network and makes one `Link` after the other, for ever; publishers and readers
-meet it at two bounded boxes. The outbox alone decides the order: a packet goes out only after
-every older one, also after an outage, so what is published on `Connected` is the newest on its
-topic. What was not acknowledged is sent again as a new packet: with QoS 1 a receiver must bear
-repetitions anyway.
+One thread owns the network and opens one `Link` after the other; publishers and readers exchange
+packets with it through two bounded queues. The outbox alone decides the order: a packet is sent
+only after every older one, also after an outage, so what is published on `Connected` is the newest
+on its topic. What was not acknowledged is sent again as a new packet: with QoS 1 receivers must
+accept repetitions anyway.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from broker.transport.transport import Disconnected, Event, QueueLimits, Will
 
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 15.0
-STABLE_S = 30.0  # a link that lived so long starts the delays from the first again
-ANSWER_S = 5.0  # what a broker may take to answer at first; some ignore MQTT 5 in silence
+STABLE_S = 30.0  # after a link that lasted longer, the delays start from the first one again
+ANSWER_S = 5.0  # for the first answer of a broker; some do not answer MQTT 5 at all
 
 
 class MqttTransport:
-    """A client of a broker with a session that outlives it; connects, and keeps connecting."""
+    """A client of a broker with a persistent session; connects again after every lost link."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MqttTransport:
         limits: QueueLimits | None = None,
         version: Version | None = None,
     ) -> None:
-        """`version` forces MQTT 3.1.1 (4) or MQTT 5 (5); None finds out what the broker speaks."""
+        """`version` is 4 for MQTT 3.1.1 or 5 for MQTT 5; None tries which one the broker speaks."""
         credentials, limits = credentials or Credentials(), limits or QueueLimits()
         if not client_id:
             raise TransportError("a client of the broker needs an id that stays the same.")
@@ -90,7 +90,7 @@ class MqttTransport:
     def close(self) -> None:
         self._closing.set()
         self._wake()
-        # The thread may be inside a connect or a name lookup; it then ends by itself, later.
+        # The thread may be in a connect or a name lookup; it then ends by itself later.
         self._thread.join(GOODBYE_S + 2.0)
 
     @property
@@ -107,7 +107,7 @@ class MqttTransport:
         return self._inbox.dropped + self._outbox.dropped
 
     def _wake(self) -> None:
-        # Full: it is awake already. Closed: there is nobody to wake.
+        # A full socket: the thread is awake already. A closed one: the thread has ended.
         with contextlib.suppress(OSError):
             self._wake_writer.send(b"\0")
 
@@ -128,7 +128,7 @@ class MqttTransport:
         spoken: Version | None = None  # the version of the last link that was up
         both_tried = False
         delay = FIRST_DELAY_S
-        told: Disconnected | None = None
+        reported: Disconnected | None = None
         while not self._closing.is_set():
             began = time.monotonic()
             link = self._link = Link(self._login, version, self._inbox, self._outbox)
@@ -137,26 +137,27 @@ class MqttTransport:
             if self._closing.is_set() or link.ended is None:
                 return
             if link.up:
-                spoken, told = version, None
+                spoken, reported = version, None
             if self._another_version_may_help(link, spoken) and not both_tried:
                 version, both_tried = 4 if version == 5 else 5, True
                 continue
             both_tried = False
-            if link.ended != told:
-                told = link.ended
-                self._inbox.put(told)
+            if link.ended != reported:
+                reported = link.ended
+                self._inbox.put(reported)
             if link.ended.final:
                 return
             if time.monotonic() - began > STABLE_S and link.up:
                 delay = FIRST_DELAY_S
-            # Not all devices at the same moment after the broker was away.
+            # A random part of it, so that not all devices connect at the same moment.
             self._closing.wait(delay * random.uniform(0.5, 1.0))
             delay = min(2 * delay, LONGEST_DELAY_S)
 
     def _another_version_may_help(self, link: Link, spoken: Version | None) -> bool:
-        """A broker may say that it does not know a version, or hang up on it, or keep silent.
+        """Returns whether the broker may speak only the other version of MQTT.
 
-        One that spoke this version before is only restarting, unless it says so itself.
+        A broker may refuse a version, close the connection, or not answer at all. One that spoke
+        this version before is probably restarting, unless it refuses the version.
         """
         if self._forced is not None or not link.opened or link.answered:
             return False
@@ -166,7 +167,7 @@ class MqttTransport:
 
 
 def tls_context(credentials: Credentials) -> ssl.SSLContext:
-    """TLS 1.2 or newer, with the broker's certificate and host name checked."""
+    """Returns a context for TLS 1.2 or newer that checks the broker's certificate and host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     authority, certificate, key = (
@@ -186,7 +187,7 @@ def tls_context(credentials: Credentials) -> ssl.SSLContext:
         raise TransportError("a client's certificate and its key belong together: give both files.")
     if certificate is not None and key is not None:
         try:
-            # The empty password keeps OpenSSL from asking for one at a terminal.
+            # With an empty password OpenSSL does not ask for one at the terminal.
             context.load_cert_chain(certificate, key, password="")
         except OSError as error:
             what = "they do not fit" if isinstance(error, ssl.SSLError) else error.strerror

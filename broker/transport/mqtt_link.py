@@ -1,8 +1,8 @@
-"""One connection to a broker: from the socket to the goodbye, and why it ended in one sentence.
+"""One connection to a broker, from opening the socket to DISCONNECT, and why it ended.
 
-A paho client lives in here and is touched by one thread only. It is driven through its interface
-for event loops of others, because its own loop hides why a connection failed, re-sends in an order
-of its own, and may write to the socket from two threads.
+Only one thread uses the paho client in here. It is driven through paho's interface for external
+event loops, because paho's own loop hides why a connection failed, sends again in another order,
+and may write to the socket from two threads.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from broker.transport.paho_client import Login, PahoClient
 from broker.transport.queues import Inbox, Outbox, Outgoing
 from broker.transport.transport import Connected, Disconnected, Packet
 
-Version = Literal[4, 5]  # as MQTT 3.1.1 and MQTT 5 call themselves on the wire
+Version = Literal[4, 5]  # the protocol levels of MQTT 3.1.1 and MQTT 5
 GOODBYE_S = 5.0
 KEEPALIVE_S = 60
-SESSION_S = 86_400  # how long a broker keeps what it has for a client that is away (MQTT 5)
-WINDOW = 20  # packets unacknowledged at once, if the broker does not ask for fewer
+SESSION_S = 86_400  # for which a broker keeps the session of a client that is away (MQTT 5)
+WINDOW = 20  # unacknowledged packets, if the broker does not ask for fewer
 
 
 class Link:
-    """A connection and what is known about it."""
+    """A connection and its state."""
 
     def __init__(self, login: Login, version: Version, inbox: Inbox, outbox: Outbox) -> None:
         self._login = login
@@ -55,17 +55,17 @@ class Link:
         self._max_packet_bytes: int | None = None
         self._leaving = False
         self.ended: Disconnected | None = None
-        self.opened = False  # the socket was
-        self.answered = False  # by the broker, whatever it said, in a version that both speak
-        self.wrong_version = False  # it said so
+        self.opened = False  # the socket was opened
+        self.answered = False  # the broker answered, in a version that both speak
+        self.wrong_version = False  # the broker refused the version
         self.up = False
         self.sent_bytes = 0
 
     def run(self, wake: socket.socket, closing: Callable[[], bool], patience: float) -> None:
-        """Lives until the link breaks, which `ended` then explains, or until `closing`.
+        """Runs until the link is lost, for the reason in `ended`, or until `closing()`.
 
-        `wake` becomes readable when there is something to send; `patience` is how many seconds
-        the broker may take to answer the first packet.
+        `wake` becomes readable when there is something to send; `patience` is the number of
+        seconds in which the broker has to answer the first packet.
         """
         address = self._login.address
         properties = None
@@ -73,8 +73,8 @@ class Link:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = SESSION_S
         try:
-            # Not clean: the broker shall keep what it has for this client id, over restarts too.
-            # (In 3.1.1 it is the client that was made so, and this default stands for "not set".)
+            # Not clean: the broker has to keep the session of this client id, also over restarts.
+            # (In 3.1.1 the client was created so, and this value is paho's "not set".)
             clean = False if self._version == 5 else paho.MQTT_CLEAN_START_FIRST_ONLY
             self._paho.connect(
                 address.host, address.port, KEEPALIVE_S, clean_start=clean, properties=properties
@@ -93,7 +93,7 @@ class Link:
                 self._serve(selector, wake)
                 if not self.answered and time.monotonic() > deadline:
                     self.ended = Disconnected(f"{address} does not answer.", final=False)
-        self._say_goodbye()
+        self._disconnect()
         self._outbox.link_lost()
 
     def _make_client(self) -> PahoClient:
@@ -106,7 +106,7 @@ class Link:
             reconnect_on_failure=False,
         )
         client.login = login
-        client.max_inflight_messages_set(0)  # the outbox has a window of its own
+        client.max_inflight_messages_set(0)  # no limit: the outbox has one
         if login.user is not None:
             client.username_pw_set(login.user, login.password)
         if login.tls is not None:
@@ -119,7 +119,7 @@ class Link:
         client.on_publish = self._on_publish
         client.on_disconnect = self._on_disconnect
         client.on_socket_close = self._on_socket_close
-        # With this set, paho writes in loop_write alone.
+        # With this set, paho writes only in loop_write.
         client.on_socket_register_write = lambda *_: None
         return client
 
@@ -132,7 +132,7 @@ class Link:
             self.sent_bytes += len(item.payload)
 
     def _serve(self, selector: selectors.BaseSelector, wake: socket.socket) -> None:
-        """Waits for the socket or the application, for a second at most, and does what is due."""
+        """Waits for the socket or the application, at most a second, then reads and writes."""
         client, sock = self._paho, cast(socket.socket | None, self._paho.socket())
         if sock is None:
             self._lost()
@@ -146,14 +146,14 @@ class Link:
         events = ready.get(sock, 0)
         if events & selectors.EVENT_READ:
             client.loop_read()
-            # TLS reads whole records: what is left of one does not make the socket readable.
+            # TLS reads whole records: the rest of a record does not make the socket readable.
             while client.socket() and isinstance(sock, ssl.SSLSocket) and sock.pending():
                 client.loop_read()
         if events & selectors.EVENT_WRITE:
             client.loop_write()
         client.loop_misc()
 
-    def _say_goodbye(self) -> None:
+    def _disconnect(self) -> None:
         client, sock = self._paho, cast(socket.socket | None, self._paho.socket())
         if sock is None:
             return
@@ -213,7 +213,7 @@ class Link:
             topic = message.topic
         except UnicodeDecodeError:
             return
-        # A broker may still hold a subscription of an earlier version of this client.
+        # The broker may still have a subscription of an earlier version of this client.
         if any(matches(name, topic) for name in self._login.subscriptions):
             self._inbox.put(Packet(topic, bytes(message.payload)))
 
@@ -237,10 +237,10 @@ class Link:
                 self.ended = Disconnected(reason, final=code.value == NOT_AUTHORISED)
 
     def _on_socket_close(self, _c: paho.Client, _u: Any, sock: Any) -> None:
-        """Reads until the broker hangs up too.
+        """Reads until the broker closes the connection too.
 
-        To close a socket that has something unread resets the connection, the broker might then
-        never see our DISCONNECT and would publish the will.
+        Closing a socket with unread data resets the connection; the broker might then never read
+        the DISCONNECT and would publish the will.
         """
         if self._leaving and self.answered:
             with contextlib.suppress(OSError, ValueError):

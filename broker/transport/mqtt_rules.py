@@ -10,7 +10,7 @@ PACKET_ROOM = 1024  # bytes that MQTT's own header, topic and properties need in
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """MQTT's wildcards: `+` is any one level, a final `#` any levels and also none."""
+    """Returns whether a filter matches: `+` is any one level, a final `#` any number of levels."""
     wanted, levels = topic_filter.split("/"), topic.split("/")
     if topic.startswith("$") and wanted[0] in ("+", "#"):
         return False
@@ -23,13 +23,13 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 def check_topic(topic: str) -> None:
-    """Raises ValueError for a topic that nobody can publish on."""
+    """Raises ValueError for a topic on which nothing can be published."""
     if not topic or set(topic) & set("+#\0") or len(topic.encode()) > LONGEST_TEXT:
         raise ValueError(f"nothing can be published on topic {topic[:80]!r}.")
 
 
 def check_filters(filters: Sequence[str]) -> tuple[str, ...]:
-    """The filters, or ValueError for one that MQTT does not know."""
+    """Returns the filters; raises ValueError for one that is not valid in MQTT."""
     for name in filters:
         *before, last = name.split("/")
         wild = [level for level in (*before, last) if {*level} & {*"+#\0"}]
@@ -39,7 +39,7 @@ def check_filters(filters: Sequence[str]) -> tuple[str, ...]:
 
 
 def packet_bytes(topic: str, payload_bytes: int) -> int:
-    """Bytes of a whole PUBLISH packet, as a broker counts them against its limit.
+    """Returns the bytes of a whole PUBLISH packet, as a broker counts them against its limit.
 
     One type byte, 1–4 length bytes, then the rest: 2 + topic, 2 packet identifier, 1 property
     length (MQTT 5), payload.

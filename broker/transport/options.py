@@ -1,4 +1,4 @@
-"""The options that say how to reach a broker, the same for the aggregator and for devices."""
+"""Options of the link to a broker, the same for the aggregator and for devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.transport.simulated_link import SimulatedLink
 from broker.transport.transport import QueueLimits, Transport, Will
 
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
-Shape = Callable[[Transport, QueueLimits], Transport]
+Shape = Callable[[Transport, QueueLimits], Transport]  # traffic shaping: a simulated link
 
 
 def add_link_options(
@@ -71,7 +71,7 @@ def loss(text: str) -> float:
 
 
 def simulated_link(args: argparse.Namespace, *, bandwidth_kbps: float, seed: str) -> Shape | None:
-    """What puts a transport behind the link that the options describe, if they ask for one."""
+    """Returns what simulates the link that the options describe; None if they ask for none."""
     if not args.simulate_link:
         return None
     return lambda transport, limits: SimulatedLink(
@@ -85,7 +85,7 @@ def simulated_link(args: argparse.Namespace, *, bandwidth_kbps: float, seed: str
 
 
 def part_bytes_within(packet_limit_kib: int) -> int:
-    """How large a part may be so that its whole packet stays within the limit."""
+    """Returns the largest size of a part whose packet stays within the limit."""
     return 1024 * packet_limit_kib - PACKET_ROOM
 
 
@@ -100,9 +100,9 @@ def open_channel(
     part_bytes: int = PART_BYTES,
     shape: Shape | None = None,
 ) -> Channel:
-    """A channel as the options say; it connects in the background and keeps trying.
+    """Returns a channel as the options describe it; it connects in the background, again and again.
 
-    `part_bytes` is for when the options do not say it; `shape` puts a simulated link in between.
+    `part_bytes` is the default of the option; `shape` may put a simulated link in between.
     """
     if args.part_bytes is not None and args.part_bytes < SMALLEST:
         raise TransportError(f"--part-bytes must be at least {SMALLEST}.")

@@ -1,4 +1,4 @@
-"""The two bounded boxes between an application and the network; both are safe between threads."""
+"""The two bounded queues between an application and the network; both are thread-safe."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from broker.transport.mqtt_rules import LARGEST_PACKET, packet_bytes
 from broker.transport.transport import Disconnected, Event, Packet, QueueLimits
 
-WINDOW_BYTES = 2 * 2**20  # unacknowledged at once: little enough to be sent within the keepalive
-GIVE_UP_AFTER = 5  # links lost while one packet was the oldest on the wire
+WINDOW_BYTES = 2 * 2**20  # unacknowledged; a slow link can send it within the keepalive
+GIVE_UP_AFTER = 5  # lost links with the same oldest packet on the wire: that packet is dropped
 
 
 class Inbox:
-    """Events that were not read yet; packets are bounded in number and bytes."""
+    """Events that were not read yet; limited in the number and the bytes of packets."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
@@ -40,7 +40,7 @@ class Inbox:
                 self._packets += 1
                 self._bytes += size
             elif isinstance(event, Disconnected) and isinstance(self._newest(), Disconnected):
-                self._events.pop()  # nobody reads, and only the last reason is of interest
+                self._events.pop()  # only the newest reason is of interest
             self._events.append(event)
             self._changed.notify()
 
@@ -56,7 +56,7 @@ class Inbox:
             return event
 
     def close(self) -> None:
-        """Nothing more will come; what arrived before can still be read."""
+        """Ends waiting for events; those that arrived before can still be read."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -76,7 +76,7 @@ class Outgoing:
 
 
 class Outbox:
-    """What was published and not acknowledged, oldest first; bounded in number and bytes."""
+    """Packets that are not acknowledged yet, oldest first; limited in number and bytes."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
@@ -85,8 +85,9 @@ class Outbox:
         self._on_the_wire: dict[int, Outgoing] = {}  # by number, oldest first
         self._bytes = 0
         self._wire_bytes = 0
-        self._losses = (-1, 0)  # the oldest packet on the wire when links broke, and how many broke
-        self._suspected = -1  # up to this number, one at a time: one of them may break links
+        # The oldest packet on the wire when links were lost, and the number of such losses.
+        self._losses = (-1, 0)
+        self._suspected = -1  # one of the packets up to this number may end links
         self._dropped_since_flush = False
         self._closed = False
         self._changed = threading.Condition()
@@ -107,10 +108,10 @@ class Outbox:
             self._bytes += len(payload)
 
     def take(self, window: int, max_packet_bytes: int | None) -> Outgoing | None:
-        """The next packet for the wire, if it may already go.
+        """Returns the next packet to send, or None if none may be sent now.
 
-        `window` is how many packets may be unacknowledged at once. A packet that is larger than
-        the broker takes would end every link that it is sent on, so it is dropped here.
+        `window` is the largest number of unacknowledged packets. A packet that is larger than the
+        broker accepts would end every link on which it is sent, so it is dropped here.
         """
         with self._changed:
             while self._waiting:
@@ -139,10 +140,11 @@ class Outbox:
                 self._changed.notify_all()
 
     def link_lost(self) -> None:
-        """Puts what was on the wire back in front.
+        """Puts the packets that were on the wire back to the front of the queue.
 
-        A broker that tells no limit hangs up on a packet that is too large, again and again. So
-        these packets then go one at a time, and one that every link broke on is dropped.
+        A broker that announces no limit closes the connection at a packet that is too large, every
+        time. So these packets are then sent one at a time, and one that ended several links is
+        dropped.
         """
         with self._changed:
             if not self._on_the_wire:
@@ -157,9 +159,9 @@ class Outbox:
                 self._drop_oldest_waiting()
 
     def flush(self, timeout: float) -> bool:
-        """Whether everything added so far is acknowledged in time.
+        """Returns whether all packets so far are acknowledged within `timeout` seconds.
 
-        It is not, if something was dropped since the last flush.
+        Returns False as well if a packet was dropped since the last flush.
         """
         with self._changed:
             last = self._added

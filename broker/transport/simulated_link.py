@@ -1,18 +1,18 @@
-"""A link that is slow, far and lossy, around any transport: what a round costs can be studied.
+"""Simulates a slow and lossy link around any transport, to study what a round costs.
 
 Each way by itself, a packet of n bytes that is sent at t arrives at
 
     max(t, free) + 8·n / (1000·bandwidth_kbps) + latency      (seconds)
 
-where `free` is the moment at which the packet before it was out. What is lost takes its time on
-the link too. On its way up a lost packet is never delivered, as if the broker had acknowledged
-and then dropped it: whoever waits for an answer sends again. On its way down the broker keeps
-what was not acknowledged (QoS 1) and sends it again, and what follows waits behind it: θ_shared
-and the aggregator's state are published once, and only the broker can repeat them.
+where `free` is when the packet before it had left. A lost packet takes its time on the link too.
+Up, to the broker, a lost packet is never delivered, as if the broker had acknowledged and then
+dropped it: a sender that waits for an answer sends again. Down, the broker keeps what was not
+acknowledged (QoS 1) and sends it again, and what follows waits behind it: θ_shared and the
+aggregator's state are published once, and only the broker can repeat them.
 
-There is no thread here: the link moves whenever its user publishes, receives or flushes. What was
-published goes on its way at once, also while its user is busy; what has come from the broker is
-on its way from the moment it is first looked for.
+There is no thread here: the simulation advances when its user publishes, receives or flushes. A
+published packet starts at once, also while its user is busy; a packet from the broker starts when
+its user first looks for packets.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from broker.errors import TransportError
 from broker.transport.mqtt_rules import check_topic, packet_bytes
 from broker.transport.transport import Event, Packet, QueueLimits, Transport
 
-RETRANSMIT_SECONDS = 1.0  # until what was lost on its way down comes again; TCP starts from this
-_LOOK_SECONDS = 0.005  # between two looks at what has come from the broker
+RETRANSMIT_SECONDS = 1.0  # until a packet that was lost down is sent again; as TCP at first
+_LOOK_SECONDS = 0.005  # between two looks for packets from the broker
 _PRECISION = 1e-6  # seconds; the sum of a clock and a duration is not exact
 
 
 class Lane:
-    """One way of a link: one packet after the other."""
+    """One direction of a link: it carries one packet after the other."""
 
     def __init__(self, *, bandwidth_kbps: float, latency_seconds: float) -> None:
         self._bits_per_second = 1000.0 * bandwidth_kbps
         self._latency_seconds = latency_seconds
-        self.free = 0.0  # when the last packet was out
+        self.free = 0.0  # when the last packet has left
 
     def carry(self, now: float, size: int) -> float:
-        """When a packet of `size` bytes arrives that may leave from `now` on."""
+        """Returns when a packet of `size` bytes arrives that may leave from `now` on."""
         self.free = max(now, self.free) + 8 * size / self._bits_per_second
         return self.free + self._latency_seconds
 
@@ -82,14 +82,14 @@ class SimulatedLink:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`loss` is the part of packets that are lost, each way."""
+        """`loss` is the share of packets that are lost in each direction."""
         if not bandwidth_kbps > 0:
             raise TransportError("the bandwidth of a simulated link must be above 0 kbps.")
         if not 0 <= latency_seconds < float("inf"):
             raise TransportError("the latency of a simulated link must be 0 s or more.")
         if not 0 <= loss < 1:
             raise TransportError("the loss of a simulated link must be at least 0 and below 1.")
-        self.lost = 0  # packets, both ways
+        self.lost = 0  # packets, in both directions
         self._transport = transport
         self._loss = loss
         self._limits = limits or QueueLimits()
@@ -98,15 +98,15 @@ class SimulatedLink:
         self._up_lane, self._down_lane = (
             Lane(bandwidth_kbps=bandwidth_kbps, latency_seconds=latency_seconds) for _ in range(2)
         )
-        # One for each way, so that what is lost up does not depend on what has come down.
+        # One for each direction, so that losses up do not depend on the packets down.
         self._up_luck, self._down_luck = (random.Random(f"{seed}/{way}") for way in ("up", "down"))
         self._up: deque[_Up] = deque()
         self._down: deque[_Down] = deque()
         self._up_bytes = self._down_bytes = 0
         self._lost_up_bytes = 0
-        self._full = 0  # packets that found no room on their way up
-        self._published = self._moved = 0  # packets that were put on their way up, and off it
-        self._incomplete = False  # something did not get up since the last flush
+        self._full = 0  # packets that did not fit in the queue up
+        self._published = self._moved = 0  # numbers of packets that entered and left the queue up
+        self._incomplete = False  # a packet was lost or dropped since the last flush
         self._closed = False
         self._lock = threading.RLock()
 
@@ -141,7 +141,7 @@ class SimulatedLink:
                 return None
 
     def flush(self, timeout: float) -> bool:
-        """Not complete, if something was lost or found no room since the last flush."""
+        """Returns False also if a packet was lost or dropped since the last flush."""
         until = self._clock() + timeout
         last = self._published
         while True:
@@ -155,7 +155,7 @@ class SimulatedLink:
         return self._transport.flush(max(0.0, until - self._clock())) and complete
 
     def close(self) -> None:
-        """What is still on its way up does not arrive any more."""
+        """Closes the link; packets that are still on their way up are lost."""
         self._closed = True
         self._transport.close()
 
@@ -175,7 +175,7 @@ class SimulatedLink:
         return item.arrives <= self._clock() + _PRECISION
 
     def _move_up(self) -> None:
-        """Gives the broker what has arrived there."""
+        """Publishes the packets that have arrived at the broker."""
         while self._up and self._is_due(self._up[0]) and not self._closed:
             item = self._up.popleft()
             self._up_bytes -= len(item.payload)
@@ -188,7 +188,7 @@ class SimulatedLink:
                 self._transport.publish(item.topic, item.payload, retain=item.retain)
 
     def _take_down(self) -> None:
-        """Puts what the broker has sent on its way; what finds no room waits in the transport."""
+        """Starts packets that the broker has sent; those that do not fit stay in the transport."""
         while (
             len(self._down) < self._limits.inbox_packets
             and self._down_bytes < self._limits.inbox_bytes
@@ -199,7 +199,7 @@ class SimulatedLink:
             if isinstance(event, Packet):
                 size = len(event.payload)
                 arrives = self._carry_down(now, packet_bytes(event.topic, size))
-            else:  # no packet, but nothing overtakes
+            else:  # not a packet, but it must not overtake one
                 arrives = max(now, self._down[-1].arrives) if self._down else now
             self._down.append(_Down(arrives, event, size))
             self._down_bytes += size
@@ -212,7 +212,7 @@ class SimulatedLink:
         return arrives
 
     def _rest(self, until: float) -> bool:
-        """Sleeps until there may be something to do; whether there is time left before `until`."""
+        """Sleeps until there may be something to do; returns False if `until` is over."""
         now = self._clock()
         left = until - now
         if left <= _PRECISION:

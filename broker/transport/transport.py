@@ -13,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Packet:
-    """Something arrived."""
+    """A packet that arrived."""
 
     topic: str
     payload: bytes
@@ -21,20 +21,20 @@ class Packet:
 
 @dataclass(frozen=True)
 class Connected:
-    """The link is up and the broker confirmed every subscription; comes again after each outage.
+    """The link is up and the broker has confirmed every subscription; also after each outage.
 
-    What the broker kept for this client while it was away may arrive before it.
+    Packets that the broker kept for this client while it was away may arrive earlier.
     """
 
-    max_packet_bytes: int | None  # the largest whole packet that the broker takes, if it says so
+    max_packet_bytes: int | None  # the largest packet that the broker accepts; None: it did not say
 
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The link is down, or did not come up."""
+    """The link was lost, or could not be opened."""
 
     reason: str  # one sentence
-    final: bool  # trying again cannot help, and the transport has stopped trying
+    final: bool  # the transport has stopped trying, because trying again cannot help
 
 
 Event = Packet | Connected | Disconnected
@@ -42,7 +42,7 @@ Event = Packet | Connected | Disconnected
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes, retained, when this client is lost without a goodbye."""
+    """What the broker publishes, retained, when this client is lost without a DISCONNECT."""
 
     topic: str
     payload: bytes
@@ -50,7 +50,7 @@ class Will:
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """How much a transport holds in memory in each direction; what does not fit is dropped."""
+    """The sizes of a transport's two queues; packets that do not fit are dropped."""
 
     inbox_packets: int = 10_000
     inbox_bytes: int = 64 * 2**20
@@ -62,25 +62,25 @@ class Transport(Protocol):
     """Moves packets at least once, in order; every method may be called from any thread."""
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Never waits; while there is no link, the packet waits in a bounded outbox."""
+        """Queues a packet and returns at once; it stays in the outbox while there is no link."""
 
     def receive(self, timeout: float) -> Event | None:
-        """The next event, or None when nothing came within `timeout` seconds."""
+        """Returns the next event, or None if there is none within `timeout` seconds."""
 
     def flush(self, timeout: float) -> bool:
-        """Whether the broker acknowledged, within `timeout` seconds, all that was published."""
+        """Returns whether the broker acknowledged all packets within `timeout` seconds."""
 
     def close(self) -> None:
-        """Says goodbye, so that the will is not sent; may be called again."""
+        """Disconnects, so that the will is not sent; may be called again."""
 
     @property
     def sent_bytes(self) -> int:
-        """Payload bytes given to the network, repetitions included."""
+        """Number of payload bytes sent, repetitions included."""
 
     @property
     def received_bytes(self) -> int:
-        """Payload bytes that came from the network, dropped ones included."""
+        """Number of payload bytes received, dropped packets included."""
 
     @property
     def dropped(self) -> int:
-        """Packets that did not fit in the inbox, the outbox or the broker."""
+        """Number of packets that did not fit in the inbox, the outbox or the broker."""
