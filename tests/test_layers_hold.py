@@ -117,6 +117,7 @@ def test_a_package_imports_only_what_is_below_it(package: str) -> None:
     ("package", "known"),
     [
         ("broker", ("broker.aggregator", "broker.merging")),
+        ("firmware_sim", ("firmware_sim.device", "firmware_sim.playing")),
         ("toolkit", ("toolkit.export", "toolkit.training")),
     ],
 )

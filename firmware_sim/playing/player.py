@@ -9,16 +9,14 @@ from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import TaskError
 from firmware_sim.playing.budget import make_replay
 from firmware_sim.playing.dqn import DqnTask
+from firmware_sim.playing.environments import make_environment
+from firmware_sim.playing.environments.atari import AtariGame
 from firmware_sim.playing.environments.environment import Environment
 from firmware_sim.playing.options import PlayerOptions, usual_options
 from firmware_sim.tensor_spec import TensorSpec
 
 
 def make_player(task: str, bundle: Bundle, options: PlayerOptions) -> DqnTask:
-    # These load the device's tasks, of which this module is one.
-    from firmware_sim.playing.environments import make_environment
-    from firmware_sim.playing.environments.atari import AtariGame
-
     size = _batch_size(task, bundle)
     game = game_of(task, options.game)
     dqn = options.dqn or usual_options(game)

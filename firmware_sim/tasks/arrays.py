@@ -49,5 +49,5 @@ def _load(file: Path, *choices: Sequence[str]) -> list[Array]:
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise TaskError(f"{file} cannot be read as .npz ({error}).") from None
     listed = ", or ".join(", ".join(names) for names in choices)
-    noun = "array" if listed == choices[0][0] else "arrays"
-    raise TaskError(f"{file} must be an .npz file with the {noun} {listed}.")
+    named = f"array {listed}" if listed == choices[0][0] else f"arrays {listed}"
+    raise TaskError(f"{file} must be an .npz file with the {named}.")

@@ -53,7 +53,7 @@ def film(rng: np.random.Generator, length: int) -> Iterator[Pixels]:
 def check(frames: Frames, stored: list[Pixels], newest: list[int]) -> None:
     stacks = frames.stacks(np.array(newest), np.empty((2, len(newest), 1200), np.uint32))
     for shown, end in zip(stacks, (0, 1), strict=True):
-        assert (shown.shape, shown.dtype) == ((len(newest), 1200, STACK), np.uint8)
+        assert (shown.shape, shown.dtype) == ((len(newest), 1200, STACK), np.dtype(np.uint8))
         for sample, number in enumerate(newest):
             past = range(number + end - STACK, number + end)
             wanted = np.stack([stored[max(n, frames.first)] for n in past], axis=-1)

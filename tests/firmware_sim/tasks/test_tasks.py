@@ -49,8 +49,8 @@ def test_the_digits_are_those_of_scikit_learn() -> None:
 
     published = load_digits()
     images, labels = digit_images()
-    assert (images.dtype, images.shape) == (np.uint8, (1797, 8, 8, 1))
-    assert (labels.dtype, labels.shape) == (np.int32, (1797,))
+    assert (images.dtype.name, images.shape) == ("uint8", (1797, 8, 8, 1))
+    assert (labels.dtype.name, labels.shape) == ("int32", (1797,))
     np.testing.assert_array_equal(images[..., 0], published.images)
     np.testing.assert_array_equal(labels, published.target)
 
