@@ -179,13 +179,14 @@ def _watch(aggregator: Child, rounds: int) -> tuple[list[dict[str, Any]], list[i
         new = aggregator.events()
         events += new
         seen += sum(event["event"] == "merged" for event in new)
-        if running and (found := _memory(aggregator.pid)):
+        if running and (found := memory_of(aggregator.pid)):
             peak = found[1]
             resident += [found[0]] if seen >= rounds / 10 else []
     return events, resident, peak
 
 
-def _memory(process: int) -> tuple[int, int] | None:
+def memory_of(process: int) -> tuple[int, int] | None:
+    """Returns resident bytes of a process now and at most so far; None once it has ended."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
         values = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Vm")}

@@ -232,3 +232,45 @@ def bench_rl(
             progress=progress,
         )
     _show(report, tables, out)
+
+
+@bench.command("fuzz")
+def bench_fuzz(
+    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "fuzz.json",
+    seconds: Annotated[float, typer.Option(help="For all targets together.", min=1)] = 600,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these targets; may be repeated.", show_default="all"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the changes.", min=0)] = 0,
+    corpus: Annotated[
+        Path, typer.Option(help="Folder with inputs for each target, beside the built-in ones.")
+    ] = Path("tests/fuzz/corpus"),
+    reproduce: Annotated[
+        Path | None, typer.Option(help="Run this one input of the one --target, and no others.")
+    ] = None,
+) -> None:
+    """Feed damaged input to every parser, and to an aggregator and a device in memory.
+
+    Guided by coverage (atheris). A failure is an exception that is not the parser's own, a party
+    that ends, a malformed θ_shared that a device adopts, a hang, or growing memory.
+    """
+    with _at_work(out) as progress:
+        from toolkit.bench.fuzz import engine
+        from toolkit.bench.fuzz.targets import chosen
+
+        targets = chosen(target or [])
+        if reproduce is not None:
+            engine.reproduce(targets, reproduce)
+            return
+        report = engine.run_bench(
+            targets,
+            seconds=seconds,
+            seed=seed,
+            corpus=corpus,
+            failures=out.with_suffix(""),
+            progress=progress,
+        )
+    _show(report, engine.tables, out)
+    if any(ran["failures"] for ran in report["targets"]):
+        raise typer.Exit(1)

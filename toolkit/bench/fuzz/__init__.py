@@ -1,0 +1,1 @@
+"""Fuzzing: damaged and invented input for every parser, and for whole parties of a fleet."""

@@ -1,0 +1,204 @@
+"""An aggregator's service as a target: both modes are given everything that a stranger says.
+
+It must never end or raise, θ_shared stays finite and keeps its shapes, rounds never go back, and
+a restart from what it has written finds the state that it had.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from broker.aggregator.service import Aggregator, announcement
+from broker.aggregator.store import Identity, Store
+from broker.log import Log
+from broker.merging.coordinator import Settings, State
+from broker.merging.merge import MergeRule
+from broker.merging.optimizers import Delta
+from broker.protocol.messages import to_bytes
+from broker.protocol.topics import AGGREGATOR
+from broker.transport.channel import Channel
+from broker.transport.in_memory import MemoryBroker
+from broker.transport.transport import Will
+from toolkit.bench.fuzz import frames, samples
+from toolkit.bench.fuzz.frames import Step
+from toolkit.bench.fuzz.party import DROP, RESTART, WAIT, Lines, NeverWaits, Party
+from toolkit.bench.fuzz.samples import CONTRACT, FLEET, RUN, SHAPES, TOPICS
+from toolkit.bench.fuzz.target import Mutate, Target, check
+
+MODES = ("sync", "async")
+DEVICES = ("pi-1", "pi-2", "pi-3", "\u202e", "x" * 70)
+_TOPICS = [
+    *(TOPICS.state(device) for device in DEVICES),
+    *(TOPICS.update(device) for device in DEVICES),
+    *(f"{TOPICS.update(device)}/{part}" for device in DEVICES[:2] for part in (0, 1, 7)),
+    TOPICS.aggregator_state,
+    TOPICS.shared,
+    TOPICS.verdict("pi-1"),
+]
+
+
+def identity(mode: str) -> Identity:
+    """Returns what a state folder of the small fleet says of itself."""
+    return Identity(FLEET, CONTRACT.fingerprint, mode, "delta", "Delta")
+
+
+class Service:
+    """One aggregator in a state folder, and how it is started again."""
+
+    def __init__(
+        self, folder: Path, mode: str, broker: MemoryBroker, clock: Callable[[], float]
+    ) -> None:
+        self._folder = folder
+        self._mode = mode
+        self._broker = broker
+        self._clock = clock
+        self.start()
+
+    def start(self) -> None:
+        self._store = Store(self._folder, identity(self._mode))
+        try:
+            self._start_with(self._store)
+        except BaseException:
+            self._store.close()
+            raise
+        self._round = self.state.round
+
+    def _start_with(self, store: Store) -> None:
+        state = store.load()
+        if state is None:
+            first = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+            state = State(RUN, 0, first, Delta().initial(first))
+            store.snapshot(state)
+        settings = Settings(
+            mode=self._mode,
+            merge=MergeRule("samples"),
+            optimizer=Delta(),
+            quorum=2,
+            deadline_seconds=5.0,
+        )
+        self.transport = NeverWaits(
+            self._broker,
+            client_id=f"{TOPICS.client_id(AGGREGATOR)}:{self._mode}",
+            subscriptions=TOPICS.of_aggregator(),
+            will=Will(TOPICS.aggregator_state, announcement("offline", CONTRACT, settings)),
+        )
+        limit = CONTRACT.largest_message
+        self._aggregator = Aggregator(
+            contract=CONTRACT,
+            settings=settings,
+            state=state,
+            store=store,
+            channel=Channel(self.transport, limit=limit, held_limit=2 * limit),
+            topics=TOPICS,
+            log=Log(Lines(), as_json=True),
+            clock=self._clock,
+        )
+
+    @property
+    def state(self) -> State:
+        return self._aggregator.state
+
+    def turn(self) -> None:
+        self._aggregator.turn()
+
+    def check(self) -> None:
+        check(self.state.round >= self._round, f"{self._mode}: the round has gone back.")
+        self._round = self.state.round
+        for name, shape in SHAPES.items():
+            value = self.state.shared[name]
+            good = value.shape == shape and value.dtype == np.float32
+            check(good and bool(np.isfinite(value).all()), f"{self._mode}: θ_shared is malformed.")
+
+    def restart(self) -> None:
+        """A kill: nothing is said or written any more. What was promised must be there again."""
+        before = self.state
+        self.stop()
+        self.start()
+        check(self.state.round == before.round, f"{self._mode}: a restart lost rounds.")
+        for name, value in before.shared.items():
+            same = value.tobytes() == self.state.shared[name].tobytes()
+            check(same, f"{self._mode}: a restart has another θ_shared.")
+
+    def stop(self) -> None:
+        self.transport.close()
+        self._store.close()
+
+
+class AggregatorParty(Party):
+    """An aggregator in each mode, on one broker."""
+
+    topics = _TOPICS
+
+    def begin(self) -> None:
+        self._services = [
+            Service(self.state_folder / mode, mode, self.broker, lambda: self.now) for mode in MODES
+        ]
+
+    def take(self, step: Step) -> None:
+        if step.what == DROP:
+            for service in self._services:
+                service.transport.drop()
+                service.transport.reconnect()
+        elif step.what != RESTART:
+            self.say(step)
+        for service in self._services:
+            service.turn()
+            if step.what == RESTART:
+                service.restart()
+
+    def check(self) -> None:
+        for service in self._services:
+            service.check()
+
+    def close(self) -> None:
+        for service in self._services:
+            service.stop()
+
+
+def _invent(rng: random.Random) -> Step:
+    """A message of one of the devices, most often a good one, or an event."""
+    device = rng.randrange(len(DEVICES))
+    name, odd = DEVICES[device], rng.choice((0.0, 0.0, 0.5))
+    match rng.randrange(10):
+        case 0:
+            return Step(WAIT, bytes(rng.randrange(8)))
+        case 1:
+            return Step(rng.choice((RESTART, DROP, DROP)))
+        case 2 | 3 | 4:
+            return Step(device, to_bytes(samples.birth(rng, device=name, odd=odd)))
+        case 5:
+            return Step(rng.randrange(len(_TOPICS)), to_bytes(samples.shared(rng, odd=odd)))
+    return Step(len(DEVICES) + device, to_bytes(samples.update(rng, device=name, odd=odd)))
+
+
+def _seeds() -> list[bytes]:
+    """Whole rounds of two devices, and of one that another restart comes to."""
+    rng = random.Random(2)
+    births = [Step(k, to_bytes(samples.birth(rng, device=DEVICES[k]))) for k in (0, 1)]
+    at = len(DEVICES)
+    updates = [Step(at + k, to_bytes(samples.update(rng, device=DEVICES[k]))) for k in (0, 1)]
+    return [
+        frames.join([*births, *updates, Step(WAIT, bytes(6))]),
+        frames.join([*births, updates[0], Step(RESTART), updates[1], Step(WAIT, bytes(6))]),
+        frames.join([births[0], updates[0], Step(DROP), updates[0], births[0]]),
+    ]
+
+
+def _mutator(_: list[bytes]) -> Mutate:
+    return lambda rng, data: frames.mutate(rng, data, _invent)
+
+
+TARGETS = (
+    Target(
+        "aggregator",
+        "an aggregator's service, synchronous and asynchronous, with a stranger on all topics",
+        _seeds,
+        AggregatorParty,
+        mutator=_mutator,
+        share=4,
+    ),
+)
