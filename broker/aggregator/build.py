@@ -16,11 +16,12 @@ from broker.aggregator.contract import Contract
 from broker.aggregator.publisher import announcement
 from broker.aggregator.service import Aggregator
 from broker.aggregator.store import Identity, Store
-from broker.errors import StoreError, WireError
+from broker.errors import StoreError
 from broker.log import Log
 from broker.merging.asynchronous import Asynchronous
 from broker.merging.coordinator import Coordinator, Settings, State
 from broker.merging.synchronous import Synchronous
+from broker.protocol.messages import Refused
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import AGGREGATOR, Topics
 from broker.transport.channel import OpenChannel
@@ -105,10 +106,9 @@ def _replay(store: Store, contract: Contract, coordinator: Coordinator, log: Log
     replayed = 0
     for payload in store.journal():
         try:
-            update = contract.read_checked(payload)
-        except WireError:
+            coordinator.accept(contract.check_record(payload))
+        except Refused:
             raise StoreError("the journal was written by another version.") from None
-        coordinator.accept(update)
         replayed += 1
     if store.cut_bytes:
         log.event("journal_cut", bytes=store.cut_bytes)

@@ -82,11 +82,21 @@ class Contract:
 
     def check_update(self, payload: bytes, sender: str) -> Update:
         """Returns the update in float32; raises `Refused` if it may not be merged."""
+        update = self._parsed(payload)
+        _check_sender(update.device, sender)
+        return self._checked(update)
+
+    def check_record(self, payload: bytes) -> Update:
+        """Returns an update of the journal; raises `Refused` if no such one was ever accepted."""
+        return self._checked(self._parsed(payload))
+
+    def _parsed(self, payload: bytes) -> Update:
         try:
-            update = from_bytes(Update, payload, limit=self.largest_message)
+            return from_bytes(Update, payload, limit=self.largest_message)
         except WireError as error:
             raise Refused(_reason(error), str(error)) from None
-        _check_sender(update.device, sender)
+
+    def _checked(self, update: Update) -> Update:
         if update.run != self.run:
             raise Refused(Reason.FOREIGN, "the update belongs to another run of the fleet.")
         if not 0 < len(update.nonce) <= _NONCE_LENGTH or not 0 <= update.round < 2**53:
@@ -109,10 +119,6 @@ class Contract:
         update = self._decoded(update)
         _check_values(update.tensors)
         return update
-
-    def read_checked(self, payload: bytes) -> Update:
-        """Returns an update of the journal in float32; it was checked before it was written."""
-        return self._decoded(from_bytes(Update, payload, limit=self.largest_message))
 
     def _decoded(self, update: Update) -> Update:
         shapes = {name: self.known[name].shape for name in self._names(update)}

@@ -173,8 +173,9 @@ class Store:
     def _check_identity(self, found: dict[str, Any]) -> None:
         for name, mine in asdict(self._identity).items():
             if found[name] != mine:
+                other = repr(found[name])[:100]
                 raise StoreError(
-                    f"{self._folder} belongs to something else: its {name} is {found[name]!r}, "
+                    f"{self._folder} belongs to something else: its {name} is {other}, "
                     f"not {mine!r}; give another --state."
                 )
 

@@ -72,7 +72,13 @@ class Agent:
         self._clock = clock
         self._patience = min(_WAIT, rounds.plan.resend_seconds)
         self._birth = to_bytes(DeviceState.birth(device, shared, about))
-        self._view = FleetView(device, topics, limit=limit, fingerprint=shared.fingerprint)
+        self._view = FleetView(
+            device,
+            topics,
+            limit=limit,
+            fingerprint=shared.fingerprint,
+            fits=lambda shared: self._learner.fits(widened(shared.tensors)),
+        )
         self._linked = False
         self._run = ""  # that the checkpoint was made in
         self._unanswered = b""  # the update that waits for its verdict
@@ -192,10 +198,7 @@ class Agent:
                 pass  # after a long silence many have come, and only the newest is of use
             shared = self._view.shared
             if shared is not None and self._is_next(shared):
-                shared = replace(shared, tensors=widened(shared.tensors))
-                if self._learner.fits(shared.tensors):
-                    return shared
-                raise FleetRefused("the fleet's θ_shared does not fit this bundle.")
+                return replace(shared, tensors=widened(shared.tensors))
             self._look(self._patience)
             if self._clock() - asked > self._rounds.plan.resend_seconds and self._all_is_sent():
                 self._announce()  # a lost verdict or reply comes again

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from broker.errors import WireError
 from broker.protocol.messages import AggregatorState, Shared, Verdict, from_bytes
 from broker.protocol.topics import Topics
 
@@ -11,8 +14,18 @@ _RUNS = 2  # θ_shared is kept of the aggregator's run and of one that may becom
 class FleetView:
     """The newest of everything; messages may come twice, late and in any order."""
 
-    def __init__(self, device: str, topics: Topics, *, limit: int, fingerprint: str) -> None:
+    def __init__(
+        self,
+        device: str,
+        topics: Topics,
+        *,
+        limit: int,
+        fingerprint: str,
+        fits: Callable[[Shared], bool] = lambda shared: True,
+    ) -> None:
+        """A θ_shared that does not `fits` is no message: the one before it stays the newest."""
         self._device = device
+        self._fits = fits
         self._topics = topics
         self._limit = limit
         self._fingerprint = fingerprint
@@ -52,6 +65,8 @@ class FleetView:
         known = self._shared.get(shared.run)
         if known is not None and (shared.round, shared.last) <= (known.round, known.last):
             return
+        if not self._fits(shared):
+            raise WireError("the fleet's θ_shared does not fit this bundle, or is not finite.")
         self._shared[shared.run] = shared
         own = self.aggregator.run if self.aggregator else None
         others = [run for run in self._shared if run != own]

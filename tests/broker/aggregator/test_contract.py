@@ -354,7 +354,7 @@ def test_every_encoding_is_taken_as_float32(encoding: str) -> None:
     for name, value in values(CODED).items():
         assert taken.tensors[name].dtype == np.float32
         np.testing.assert_allclose(taken.tensors[name], value, rtol=0, atol=step)
-    again = WIDE.read_checked(payload)
+    again = WIDE.check_record(payload)
     for name, tensor in taken.tensors.items():
         np.testing.assert_array_equal(again.tensors[name], tensor, strict=True)
 
@@ -434,7 +434,7 @@ def test_codes_of_some_tensors_say_of_which(encoding: str) -> None:
     payload = to_bytes(coded(encoding, tensors=sent, fingerprint=fingerprint))
     taken = WIDE.check_update(payload, "pi-1").tensors
     assert taken.keys() == {"conv/bias", "odd"}
-    again = WIDE.read_checked(payload).tensors
+    again = WIDE.check_record(payload).tensors
     for name, tensor in taken.items():
         np.testing.assert_allclose(tensor, values(some)[name], rtol=0, atol=4 / 7)
         np.testing.assert_array_equal(again[name], tensor, strict=True)

@@ -809,6 +809,23 @@ def test_a_journal_of_another_version_is_one_sentence(start: Start) -> None:
         start(quorum=2)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"round": -1}, {"round": 7}, {"samples": 0}, {"run": "another"}, {"tensors": {}}],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_journal_with_what_could_not_have_been_accepted_is_one_sentence(
+    start: Start, change: dict[str, Any]
+) -> None:
+    fleet = start(quorum=2)
+    device = fleet.device("a")
+    fleet.store.append(to_bytes(replace(device.update(), **change)))
+    fleet.store.commit()
+    fleet.end()
+    with pytest.raises(StoreError, match=r"^the journal was written by another version\.$"):
+        start(quorum=2)
+
+
 def test_theta_is_sent_as_float16_and_kept_as_float32(start: Start) -> None:
     third = ones(1 / 3, WHOLE) | {"stem/bias": ones(1e6, WHOLE)["stem/bias"]}
     fleet = start(state=State("run-1", 0, third, {}), downlink="float16")

@@ -1,11 +1,13 @@
 """An agent that the fleet refuses ends with one sentence."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from broker.aggregator.slice_file import read_slice
 from broker.merging.coordinator import MAX_DEVICES, Entry
 from broker.protocol.messages import (
-    AggregatorState,
     Shared,
     Verdict,
     to_bytes,
@@ -13,7 +15,7 @@ from broker.protocol.messages import (
 from broker.protocol.slice import SharedTensor, Slice
 from broker.transport.in_memory import MemoryTransport
 from firmware_sim.errors import FleetRefused
-from tests.firmware_sim.device.world import TOPICS, World, once
+from tests.firmware_sim.device.world import TOPICS, World, once, start_of
 
 
 def test_a_refused_birth_is_one_sentence(world: World) -> None:
@@ -50,15 +52,29 @@ def test_an_update_that_would_be_refused_for_ever_is_one_sentence(world: World) 
     )
 
 
-def test_a_theta_that_does_not_fit_is_one_sentence(world: World) -> None:
-    state = AggregatorState(status="finished", run="run-9", mode="sync", exchange="delta")
-    shared = Shared(run="run-9", round=1, fingerprint="f", last=True, tensors={})
-    world.spy.publish(TOPICS.aggregator_state, to_bytes(state), retain=True)
-    world.spy.publish(TOPICS.shared, to_bytes(shared), retain=True)
-    joined = Verdict(device="pi-1", about="join", run="run-9", accepted=True)
-    world.spy.publish(TOPICS.verdict("pi-1"), to_bytes(joined), retain=True)
-    with pytest.raises(FleetRefused, match=r"^the fleet's θ_shared does not fit this bundle\.$"):
-        world.device().run()
+@pytest.mark.parametrize("fault", ["missing", "shape", "dtype", "nan", "inf"])
+def test_a_theta_that_does_not_fit_is_ignored_and_waited_out(world: World, fault: str) -> None:
+    """It is not the aggregator's, which checks births; the good one before it stays the newest."""
+    world.serve(rounds=1)
+    good = start_of(world.bundle)
+    name = next(iter(good))
+    bad: dict[str, Any] = dict(good)
+    match fault:
+        case "missing":
+            del bad[name]
+        case "shape":
+            bad[name] = np.zeros((*good[name].shape, 1), np.float32)
+        case "dtype":
+            bad[name] = good[name].astype(np.float64)
+        case "nan" | "inf":
+            bad[name] = np.full_like(good[name], float(fault))
+    forged = Shared(run="run-1", round=10**6, fingerprint="f", tensors=bad)
+    agent = world.device()
+    world.spy.publish(TOPICS.shared, to_bytes(forged))
+    agent.run()
+    assert len(world.updates()) == 1
+    (ignored,) = world.events("ignored")
+    assert ignored["text"] == "the fleet's θ_shared does not fit this bundle, or is not finite."
 
 
 def test_garbage_from_the_broker_is_ignored(world: World) -> None:

@@ -175,3 +175,12 @@ def test_a_verdict_about_an_earlier_bundle_is_not_about_this_one(view: FleetView
     assert view.join is not None
     take(view, verdict("run-1", "join", nonce="mine"))
     assert view.joined
+
+
+def test_a_theta_that_does_not_fit_leaves_the_one_before() -> None:
+    view = FleetView("pi-1", TOPICS, limit=2**20, fingerprint="f", fits=lambda s: s.round < 9)
+    view.take(TOPICS.aggregator_state, to_bytes(AggregatorState(status="online", run="r")))
+    view.take(TOPICS.shared, to_bytes(Shared(run="r", round=1, fingerprint="f")))
+    with pytest.raises(WireError, match=r"^the fleet's θ_shared does not fit this bundle, or "):
+        view.take(TOPICS.shared, to_bytes(Shared(run="r", round=9, fingerprint="f")))
+    assert view.shared is not None and view.shared.round == 1

@@ -6,27 +6,26 @@ a restart from what it has written finds the state that it had.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from broker.aggregator.service import Aggregator, announcement
-from broker.aggregator.store import Identity, Store
+from broker.aggregator.build import AggregatorSpec, build_aggregator
 from broker.log import Log
 from broker.merging.coordinator import Settings, State
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import Delta
 from broker.protocol.messages import to_bytes
-from broker.protocol.topics import AGGREGATOR
 from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker
 from broker.transport.transport import Will
 from toolkit.bench.fuzz import frames, samples
 from toolkit.bench.fuzz.frames import Step
 from toolkit.bench.fuzz.party import DROP, RESTART, WAIT, Lines, NeverWaits, Party
-from toolkit.bench.fuzz.samples import CONTRACT, FLEET, RUN, SHAPES, TOPICS
+from toolkit.bench.fuzz.samples import FLEET, RUN, SHAPES, SLICE, TOPICS
 from toolkit.bench.fuzz.target import Mutate, Target, check
 
 MODES = ("sync", "async")
@@ -41,9 +40,23 @@ _TOPICS = [
 ]
 
 
-def identity(mode: str) -> Identity:
-    """Returns what a state folder of the small fleet says of itself."""
-    return Identity(FLEET, CONTRACT.fingerprint, mode, "delta", "Delta")
+def spec(folder: Path, mode: str) -> AggregatorSpec:
+    """Returns an aggregator of the small fleet, whose rounds close after five seconds."""
+    settings = Settings(
+        mode=mode,
+        merge=MergeRule("samples"),
+        optimizer=Delta(),
+        quorum=2,
+        deadline_seconds=5.0,
+    )
+    return AggregatorSpec(
+        fleet=FLEET,
+        known=SLICE,
+        start={name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()},
+        settings=settings,
+        folder=folder,
+        run=RUN,
+    )
 
 
 class Service:
@@ -52,80 +65,58 @@ class Service:
     def __init__(
         self, folder: Path, mode: str, broker: MemoryBroker, clock: Callable[[], float]
     ) -> None:
-        self._folder = folder
-        self._mode = mode
+        self._spec = spec(folder, mode)
         self._broker = broker
         self._clock = clock
         self.start()
 
     def start(self) -> None:
-        self._store = Store(self._folder, identity(self._mode))
-        try:
-            self._start_with(self._store)
-        except BaseException:
-            self._store.close()
-            raise
+        with contextlib.ExitStack() as stack:
+            log = Log(Lines(), as_json=True)
+            self._aggregator = build_aggregator(
+                self._spec, self._open_channel, stack, log=log, clock=self._clock
+            )
+            self._stack = stack.pop_all()
         self._round = self.state.round
 
-    def _start_with(self, store: Store) -> None:
-        state = store.load()
-        if state is None:
-            first = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
-            state = State(RUN, 0, first, Delta().initial(first))
-            store.snapshot(state)
-        settings = Settings(
-            mode=self._mode,
-            merge=MergeRule("samples"),
-            optimizer=Delta(),
-            quorum=2,
-            deadline_seconds=5.0,
-        )
+    def _open_channel(
+        self, *, client_id: str, subscriptions: Sequence[str], will: Will | None, limit: int
+    ) -> Channel:
         self.transport = NeverWaits(
             self._broker,
-            client_id=f"{TOPICS.client_id(AGGREGATOR)}:{self._mode}",
-            subscriptions=TOPICS.of_aggregator(),
-            will=Will(TOPICS.aggregator_state, announcement("offline", CONTRACT, settings)),
+            client_id=f"{client_id}:{self._spec.settings.mode}",  # both are on one broker
+            subscriptions=subscriptions,
+            will=will,
         )
-        limit = CONTRACT.largest_message
-        self._aggregator = Aggregator(
-            contract=CONTRACT,
-            settings=settings,
-            state=state,
-            store=store,
-            channel=Channel(self.transport, limit=limit, held_limit=2 * limit),
-            topics=TOPICS,
-            log=Log(Lines(), as_json=True),
-            clock=self._clock,
-        )
+        return Channel(self.transport, limit=limit, held_limit=2 * limit)
 
     @property
     def state(self) -> State:
         return self._aggregator.state
 
-    def turn(self) -> None:
-        self._aggregator.turn()
+    def poll(self) -> None:
+        self._aggregator.poll()
 
     def check(self) -> None:
-        check(self.state.round >= self._round, f"{self._mode}: the round has gone back.")
+        check(self.state.round >= self._round, "the round has gone back.")
         self._round = self.state.round
         for name, shape in SHAPES.items():
             value = self.state.shared[name]
             good = value.shape == shape and value.dtype == np.float32
-            check(good and bool(np.isfinite(value).all()), f"{self._mode}: θ_shared is malformed.")
+            check(good and bool(np.isfinite(value).all()), "the fleet's θ_shared is malformed.")
 
     def restart(self) -> None:
-        """A kill: nothing is said or written any more. What was promised must be there again."""
+        """Ends and starts it without a word to anybody; what was promised must be there again."""
         before = self.state
         self.stop()
         self.start()
-        check(self.state.round == before.round, f"{self._mode}: a restart lost rounds.")
+        check(self.state.round == before.round, "a restart lost rounds.")
         for name, value in before.shared.items():
             same = value.tobytes() == self.state.shared[name].tobytes()
-            check(same, f"{self._mode}: a restart has another θ_shared.")
+            check(same, "a restart has another θ_shared.")
 
     def stop(self) -> None:
-        self.transport.close()
-        self._store.close()
+        self._stack.close()
 
 
 class AggregatorParty(Party):
@@ -134,28 +125,28 @@ class AggregatorParty(Party):
     topics = _TOPICS
 
     def begin(self) -> None:
-        self._services = [
+        self.services = [
             Service(self.state_folder / mode, mode, self.broker, lambda: self.now) for mode in MODES
         ]
 
     def take(self, step: Step) -> None:
         if step.what == DROP:
-            for service in self._services:
+            for service in self.services:
                 service.transport.drop()
                 service.transport.reconnect()
         elif step.what != RESTART:
             self.say(step)
-        for service in self._services:
-            service.turn()
+        for service in self.services:
+            service.poll()
             if step.what == RESTART:
                 service.restart()
 
     def check(self) -> None:
-        for service in self._services:
+        for service in self.services:
             service.check()
 
     def close(self) -> None:
-        for service in self._services:
+        for service in self.services:
             service.stop()
 
 

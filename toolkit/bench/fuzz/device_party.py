@@ -19,15 +19,16 @@ from broker.log import Log
 from broker.protocol.messages import DeviceState, Update, Verdict, from_bytes, to_bytes
 from broker.protocol.parts import SMALLEST, split
 from broker.protocol.slice import Tensors
+from broker.protocol.wire import Array
 from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker
 from broker.transport.transport import Event, Packet, Will
 from firmware_sim.device.agent import Agent
+from firmware_sim.device.compression import Compression
 from firmware_sim.errors import FleetRefused
 from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
-from firmware_sim.training.runtime import Array
 from toolkit.bench.fuzz import frames, samples
 from toolkit.bench.fuzz.changes import LARGEST
 from toolkit.bench.fuzz.frames import Step
@@ -91,11 +92,12 @@ class _Learner(Learner):
 
 
 class _Fed(NeverWaits):
-    """The agent's transport: when nothing has come, the next step of the input happens."""
+    """The agent's transport: when it has seen that nothing has come, the next step happens."""
 
     def __init__(self, broker: MemoryBroker, agent: _Running) -> None:
         gone = to_bytes(DeviceState(device=DEVICE, online=False))
         self._agent = agent
+        self._empty = False  # as the agent has seen
         super().__init__(
             broker,
             client_id=TOPICS.client_id(DEVICE),
@@ -104,10 +106,10 @@ class _Fed(NeverWaits):
         )
 
     def receive(self, timeout: float) -> Event | None:
-        event = super().receive(0.0)
-        if event is None:
+        if self._empty:
             self._agent.wait_for_step()
-            event = super().receive(0.0)
+        event = super().receive(0.0)
+        self._empty = event is None
         return event
 
 
@@ -133,6 +135,7 @@ class _Running:
             limit=LARGEST,
             log=log,
             about={},
+            compression=Compression("int8", checkpoints.residual),
             clock=lambda: party.now,
         )
         self._thread = threading.Thread(target=self._live, daemon=True)

@@ -68,7 +68,7 @@ def run_bench(
 ) -> dict[str, Any]:
     """Fuzzes the targets one after the other, each for its share of the time."""
     if importlib.util.find_spec("atheris") is None:
-        raise ToolkitError("atheris is not installed: `pip install 'stemshare[fuzz]'` does it.")
+        raise ToolkitError("atheris is not installed, which guides the fuzzer.")
     shares = sum(target.share for target in targets)
     ran = []
     for target in targets:

@@ -48,6 +48,7 @@ class Party:
     topics: Sequence[str] = ()  # on which the stranger writes
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.state_folder = folder / "state"
         self._history = folder / "history"
         self._begin()

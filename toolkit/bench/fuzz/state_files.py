@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from broker.aggregator.build import identity_of
 from broker.aggregator.store import SNAPSHOT, Store
 from broker.durable import write_sealed
 from broker.errors import StoreError, WireError
@@ -24,7 +25,7 @@ from broker.transport.in_memory import MemoryBroker
 from firmware_sim.errors import CheckpointError
 from firmware_sim.training.checkpoint import FILE, Checkpoint, Checkpoints
 from toolkit.bench.fuzz import frames, samples
-from toolkit.bench.fuzz.aggregator_party import Service, identity
+from toolkit.bench.fuzz.aggregator_party import Service, spec
 from toolkit.bench.fuzz.changes import LARGEST
 from toolkit.bench.fuzz.frames import Step
 from toolkit.bench.fuzz.samples import DEVICE, NONCE, RUN
@@ -54,13 +55,13 @@ def _both_ways(path: Path, read: Callable[[], None]) -> Callable[[bytes], None]:
 
 def _write_snapshot(folder: Path) -> None:
     ledger = {DEVICE: Entry(2, NONCE, 10, ("first/bias", "first/kernel"))}
-    with contextlib.closing(Store(folder, identity("sync"))) as store:
+    with contextlib.closing(Store(folder, identity_of(spec(folder, "sync")))) as store:
         store.snapshot(State(RUN, 0, samples.tensors(random.Random(5)), {}, ledger))
 
 
 def _open_snapshot(folder: Path) -> Parser:
     def read() -> None:
-        with contextlib.closing(Store(folder, identity("sync"))) as store:
+        with contextlib.closing(Store(folder, identity_of(spec(folder, "sync")))) as store:
             try:
                 state = store.load()
             except StoreError as error:
@@ -88,7 +89,7 @@ def _open_journal(folder: Path) -> Parser:
             old.unlink()
         _write_snapshot(folder)
         steps = frames.split(data)
-        with contextlib.closing(Store(folder, identity("sync"))) as store:
+        with contextlib.closing(Store(folder, identity_of(spec(folder, "sync")))) as store:
             store.load()
             for record in (first, *(s.payload for s in steps if s.what != _BYTES and s.payload)):
                 store.append(record)
@@ -98,7 +99,7 @@ def _open_journal(folder: Path) -> Parser:
         with contextlib.suppress(StoreError):
             service = Service(folder, "sync", MemoryBroker(), lambda: 0.0)
             try:
-                service.turn()
+                service.poll()
                 service.check()
             finally:
                 service.stop()
