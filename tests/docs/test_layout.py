@@ -39,3 +39,19 @@ def test_no_room_is_drawn_twice_but_the_toolkit() -> None:
     """It stands at both ends of the way of the data."""
     found = drawn()
     assert {room for room in found if found.count(room) > 1} == {"toolkit"}
+
+
+def test_every_source_file_that_a_page_names_exists() -> None:
+    """By the end of its path: `rules/pooling.py` is in some folder of that name."""
+    files = [
+        path for part in (*PACKAGES, "tests", "examples") for path in (ROOT / part).rglob("*.py")
+    ]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    named = {
+        (page.name, name)
+        for page in pages
+        for name in re.findall(r"[`\s]([\w/]+/\w+\.py)\b", page.read_text(encoding="utf-8"))
+        if not name.startswith("path/to/")
+    }
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not any(file.match(name[1]) for file in files)] == []

@@ -139,7 +139,7 @@ def test_at_the_cap_a_device_stops_with_a_checkpoint(digits_bundle: Bundle, tmp_
     assert left is not None
     assert (left.round, left.steps_done) == (0, 1)
     assert left.learner["model/optimizer/step"] == 1
-    again = run_device(*own)
+    again = run_device(*own, *short)
     assert again.returncode == 0, again.stderr
     left = Checkpoints(state, device="device", bundle=model).load()
     assert left is not None
