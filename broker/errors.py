@@ -10,6 +10,7 @@ StemshareError
 ├── NotQuantisable      numbers that cannot be quantised, as NaN and infinity
 ├── TransportError      an address, a password or a certificate that cannot be used
 ├── LinkRefused         the broker refuses the aggregator
+├── Superseded          a newer aggregator has the fleet (exit code 4)
 ├── SettingsRefused     settings that cannot work together
 │   ├── MergeRefused    a merge rule that is set wrongly, or has too few devices
 │   └── OptimizerRefused    no such optimiser, or an impossible rate
@@ -19,7 +20,11 @@ StemshareError
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from profiles.errors import StemshareError
+
+SUPERSEDED = 4  # exit code of an aggregator that a newer one has replaced
 
 
 class NameRefused(StemshareError):
@@ -52,6 +57,12 @@ class TransportError(StemshareError):
 
 class LinkRefused(StemshareError):
     """The broker refuses the aggregator, and would refuse it again."""
+
+
+class Superseded(StemshareError):
+    """A newer aggregator of the same fleet has taken over; this one must not be started again."""
+
+    exit_code: ClassVar[int] = SUPERSEDED
 
 
 class SettingsRefused(StemshareError):

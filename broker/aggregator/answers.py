@@ -17,16 +17,18 @@ M = TypeVar("M", Update, DeviceState)
 
 @dataclass(frozen=True)
 class Answer:
-    """A verdict, and whether its device may also get a θ_shared of its own."""
+    """A verdict, whether its device may also get a θ_shared of its own, and whether it asked."""
 
     verdict: Verdict
     reply: bool
+    asked: bool = False
 
 
 def accepted(message: Update | DeviceState, *, run: str, round: int) -> Answer:
     """Returns the answer to a birth or an update that was accepted in this round of the run."""
     about: Literal["join", "update"] = "update" if isinstance(message, Update) else "join"
-    return Answer(_verdict(message.device, about, message, run, round), reply=True)
+    asked = isinstance(message, DeviceState) and message.asks
+    return Answer(_verdict(message.device, about, message, run, round), reply=True, asked=asked)
 
 
 def refused(

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.aggregator.contract import Contract
+from broker.aggregator.epochs import Epochs
+from broker.aggregator.membership import Members
 from broker.aggregator.publisher import announcement
 from broker.aggregator.service import Aggregator
+from broker.aggregator.signing import Signing
 from broker.aggregator.store import Identity, Store
 from broker.errors import StoreError
 from broker.log import Log
 from broker.merging.asynchronous import Asynchronous
 from broker.merging.coordinator import Coordinator, Settings, State
 from broker.merging.synchronous import Synchronous
-from broker.protocol.messages import Refused
+from broker.protocol.messages import Refused, to_bytes
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import AGGREGATOR, Topics
 from broker.transport.channel import OpenChannel
@@ -42,6 +45,8 @@ class AggregatorSpec:
     exchange: str = "delta"
     downlink: str = "float32"  # how θ_shared is sent
     run: str | None = None  # the name of a new run; None: a random one
+    members: Path | None = None  # the file with the names of its devices; None: all may join
+    signing: Signing | None = None
 
 
 def identity_of(spec: AggregatorSpec) -> Identity:
@@ -81,10 +86,14 @@ def build_aggregator(
     contract = Contract.of(spec.known, exchange=spec.exchange, run=state.run)
     coordinator = COORDINATORS[settings.mode](settings, state, clock())
     _replay(store, contract, coordinator, log)
+    epochs = Epochs(spec.folder, secrets.token_hex(8))
+    gone = announcement("offline", contract, settings, epochs, round=state.round)
+    signer = spec.signing.signer if spec.signing else None
+    will = to_bytes(gone, topic=topics.aggregator_state, signer=signer)
     channel = open_channel(
         client_id=topics.client_id(AGGREGATOR),
         subscriptions=topics.of_aggregator(),
-        will=Will(topics.aggregator_state, announcement("offline", contract, settings)),
+        will=Will(topics.aggregator_state, will),
         limit=contract.largest_message,
     )
     stack.enter_context(contextlib.closing(channel))
@@ -94,8 +103,11 @@ def build_aggregator(
         store=store,
         channel=channel,
         topics=topics,
+        epochs=epochs,
         log=log,
         downlink=spec.downlink,
+        members=Members(spec.members) if spec.members else None,
+        signing=spec.signing,
         clock=clock,
         alive=alive,
     )

@@ -19,6 +19,8 @@ class Counters:
     updates_duplicate: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     tensors_held_back: int = 0
+    devices_silent: int = 0
+    states_overwritten: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     packets_dropped: int = 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from broker.aggregator.build import AggregatorSpec
 from broker.aggregator.contract import EXCHANGES
+from broker.aggregator.signing import read_signing_key
 from broker.aggregator.slice_file import read_slices
 from broker.errors import SettingsRefused
 from broker.merging.coordinator import MODES, Settings
@@ -110,6 +111,18 @@ def arguments() -> argparse.ArgumentParser:
         help="how θ_shared is sent; float16 halves it (default %(default)s)",
     )
     add(
+        "--members",
+        type=Path,
+        metavar="FILE",
+        help="names of the fleet's devices, one a line; others are refused (default: all may join)",
+    )
+    add(
+        "--signing-key",
+        type=Path,
+        metavar="FILE",
+        help="sign what devices act upon; a device with the public key ignores everything else",
+    )
+    add(
         "--embedded",
         action="store_true",
         help="run a broker in this process, at the --broker address",
@@ -147,4 +160,6 @@ def spec_of(args: argparse.Namespace) -> AggregatorSpec:
         folder=args.state,
         exchange=args.exchange,
         downlink=args.downlink,
+        members=args.members,
+        signing=read_signing_key(args.signing_key) if args.signing_key else None,
     )

@@ -6,30 +6,35 @@ import contextlib
 from collections.abc import Iterable, Mapping
 
 from broker.aggregator.contract import Contract
+from broker.aggregator.epochs import Epochs
 from broker.merging.coordinator import Coordinator, Settings
 from broker.metrics import metrics_text
 from broker.protocol.messages import AggregatorState, Shared, Verdict, to_bytes
 from broker.protocol.quantisation import to_half
+from broker.protocol.signatures import Signer
 from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
 from broker.protocol.wire import Array
 from broker.transport.channel import Channel
 
 
-def announcement(status: str, contract: Contract, settings: Settings) -> bytes:
-    """Returns the aggregator's state as a message.
+def announcement(
+    status: str, contract: Contract, settings: Settings, epochs: Epochs, *, round: int
+) -> AggregatorState:
+    """Returns the aggregator's state.
 
     A device may have to work with the last one that it received, so each one is complete.
     """
-    return to_bytes(
-        AggregatorState(
-            status=status,
-            run=contract.run,
-            mode=settings.mode,
-            exchange=contract.exchange,
-            merge=settings.merge.name,
-            fingerprint=contract.fingerprint,
-        )
+    return AggregatorState(
+        status=status,
+        run=contract.run,
+        mode=settings.mode,
+        exchange=contract.exchange,
+        merge=settings.merge.name,
+        fingerprint=contract.fingerprint,
+        epoch=epochs.epoch,
+        instance=epochs.instance,
+        round=round,
     )
 
 
@@ -43,19 +48,31 @@ class Publisher:
         topics: Topics,
         contract: Contract,
         coordinator: Coordinator,
+        epochs: Epochs,
         downlink: str,
+        signer: Signer | None,
     ) -> None:
+        """`signer` signs everything that devices act upon, if the fleet has a key."""
         self._channel = channel
         self._topics = topics
         self._contract = contract
         self._coordinator = coordinator
+        self._epochs = epochs
         self._downlink = downlink
+        self._signer = signer
         self._encoded: tuple[int, bytes] | None = None  # the round, and its θ_shared
 
     def state(self, status: str) -> None:
         """Publishes that the aggregator is "online", "offline" or "finished"."""
-        payload = announcement(status, self._contract, self._coordinator.settings)
-        self._channel.publish(self._topics.aggregator_state, payload, retain=True)
+        topic, coordinator = self._topics.aggregator_state, self._coordinator
+        state = announcement(
+            status,
+            self._contract,
+            coordinator.settings,
+            self._epochs,
+            round=coordinator.state.round,
+        )
+        self._channel.publish(topic, self._signed(state, topic), retain=True)
 
     def shared(self) -> None:
         """Publishes θ_shared for all devices."""
@@ -71,7 +88,7 @@ class Publisher:
             # A device's name may be so long that no topic for its verdict is valid.
             with contextlib.suppress(ValueError):
                 topic = self._topics.verdict(verdict.device)
-                self._channel.publish(topic, to_bytes(verdict))
+                self._channel.publish(topic, self._signed(verdict, topic))
 
     def metrics(self, values: Mapping[str, float]) -> None:
         payload = metrics_text(values).encode()
@@ -82,6 +99,7 @@ class Publisher:
         return self._channel.transport.flush(timeout)
 
     def _shared(self) -> bytes:
+        """θ_shared as a message; signed for the topic of all, whichever topic it goes to."""
         state = self._coordinator.state
         if self._encoded is None or self._encoded[0] != state.round:
             message = Shared(
@@ -91,8 +109,11 @@ class Publisher:
                 last=self._coordinator.finished,
                 tensors=self._for_downlink(state.shared),
             )
-            self._encoded = state.round, to_bytes(message)
+            self._encoded = state.round, self._signed(message, self._topics.shared)
         return self._encoded[1]
+
+    def _signed(self, message: AggregatorState | Shared | Verdict, topic: str) -> bytes:
+        return to_bytes(message, topic=topic, signer=self._signer)
 
     def _for_downlink(self, tensors: Tensors) -> dict[str, Array]:
         """θ_shared as devices receive it; the state stays float32, so that small changes add up."""

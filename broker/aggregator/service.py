@@ -7,6 +7,7 @@ everything that was acknowledged survives, and what is lost was never acknowledg
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -14,19 +15,32 @@ from typing import Literal
 from broker.aggregator.answers import LONGEST_LOGGED, Answer, accepted, logged, readable, refused
 from broker.aggregator.contract import Contract
 from broker.aggregator.counters import Counters
+from broker.aggregator.epochs import Epochs, Standing
+from broker.aggregator.membership import Instances, Members
 from broker.aggregator.publisher import Publisher
+from broker.aggregator.signing import Signing
 from broker.aggregator.store import Store
-from broker.errors import LinkRefused, Oversized
+from broker.errors import LinkRefused, Oversized, Superseded, WireError
 from broker.log import Log
 from broker.merging.coordinator import Coordinator, Outcome, State
-from broker.protocol.messages import DeviceState, Reason, Refused, Update
+from broker.protocol.messages import (
+    AggregatorState,
+    DeviceState,
+    Reason,
+    Refused,
+    Update,
+    from_bytes,
+)
 from broker.protocol.topics import Topics
 from broker.transport.channel import Broken, Channel, Event, Message
 from broker.transport.transport import Connected, Disconnected
 
+SILENT_LOGGED = 10  # names of devices in one line
 BATCH = 64  # events handled between two commits
 JOURNAL_LIMIT = 64 * 2**20  # bytes; a snapshot replaces a longer journal as soon as it can
 METRICS_SECONDS = 5.0
+STATE_SECONDS = 30.0  # between two publications of the state, whatever happens
+STATE_PAUSE = 1.0  # seconds at least, when others write on its topic
 
 
 class Aggregator:
@@ -40,13 +54,24 @@ class Aggregator:
         store: Store,
         channel: Channel,
         topics: Topics,
+        epochs: Epochs,
         log: Log,
         downlink: str = "float32",
+        members: Members | None = None,
+        signing: Signing | None = None,
         clock: Callable[[], float] = time.monotonic,
         alive: Callable[[], None] = lambda: None,
     ) -> None:
-        """`alive` is called in every poll, which shows that the loop has not stopped."""
+        """`alive` is called in every poll, which shows that the loop has not stopped.
+
+        Without `members` every device may join; with `signing` everything that devices act upon
+        is signed.
+        """
         self.counters = Counters()
+        self._epochs = epochs
+        self._members = members
+        self._instances = Instances()
+        self._signing = signing
         self._contract = contract
         self._coordinator = coordinator
         self._store = store
@@ -60,12 +85,16 @@ class Aggregator:
             topics=topics,
             contract=contract,
             coordinator=coordinator,
+            epochs=epochs,
             downlink=downlink,
+            signer=signing.signer if signing else None,
         )
         self._stopping = False
         self._connected = False
         self._announcement_due = False
         self._metrics_due = 0.0
+        self._state_due = 0.0
+        self._state_published = -math.inf
 
     @property
     def state(self) -> State:
@@ -120,7 +149,7 @@ class Aggregator:
         self._store.commit()
         if self._announcement_due:  # not earlier: θ_shared may hold what has just arrived
             self._announcement_due = False
-            self._publish.state("online")
+            self._publish_state()
             self._publish.shared()
         self._send(answers)
         if self._store.journal_bytes > JOURNAL_LIMIT:
@@ -130,6 +159,8 @@ class Aggregator:
             self._close(now)
         if now >= self._metrics_due:
             self._publish_metrics()
+        if self._connected and now >= self._state_due:
+            self._publish_state()
 
     # --- what arrives ---------------------------------------------------------------------
 
@@ -153,7 +184,10 @@ class Aggregator:
                 if final:
                     raise LinkRefused(reason)
                 self._connected = False
+                self._epochs.link_lost()
                 self._log.event("disconnected", reason=reason)
+            case Message(topic, payload) if topic == self._topics.aggregator_state:
+                self._see_state(payload)
             case Message(topic, payload):
                 match self._topics.sender(topic):
                     case (device, "update"):
@@ -174,7 +208,9 @@ class Aggregator:
         begin = self._clock()
         update = None
         try:
+            self._check_member(device)
             update = self._contract.check_update(payload, device)
+            self._coordinator.join(device)  # it is there, in time or late
             outcome = self._coordinator.offer(update)
         except Refused as refusal:
             message = update or readable(Update, payload, self._contract.largest_message)
@@ -193,10 +229,12 @@ class Aggregator:
             return []
         state = None
         try:
+            self._check_member(device)
             state = self._contract.check_birth(payload, device)
             if not state.online:
                 self._leave(device)
                 return []
+            self._instances.check(device, state.instance)
             joined = self._coordinator.join(device)
         except Refused as refusal:
             self._leave(device)
@@ -206,6 +244,32 @@ class Aggregator:
             self._log.event("joined", device=device, **logged(state.about))
         self.counters.births_accepted += 1
         return [self._accept(state)]
+
+    def _check_member(self, device: str) -> None:
+        if self._members is not None:
+            self._members.check(device)
+
+    def _see_state(self, payload: bytes) -> None:
+        """What stands on the broker as the aggregator's state may be ours, forged, or newer."""
+        key = self._signing.key if self._signing else None
+        try:
+            seen = from_bytes(
+                AggregatorState, payload, topic=self._topics.aggregator_state, key=key
+            )
+        except WireError:
+            seen = None
+        match self._epochs.judge(seen, signed=key is not None):
+            case Standing.SUPERSEDED:
+                raise Superseded(
+                    f"a newer aggregator has the fleet {self._topics.fleet!r}; this one ends."
+                )
+            case Standing.BEHIND:
+                assert seen is not None
+                self._epochs.raise_above(seen.epoch)
+                self._state_due = 0.0
+            case Standing.OTHER:
+                self.counters.states_overwritten += 1
+                self._state_due = min(self._state_due, self._state_published + STATE_PAUSE)
 
     def _leave(self, device: str) -> None:
         if self._coordinator.leave(device):
@@ -232,8 +296,9 @@ class Aggregator:
     def _send(self, answers: Sequence[Answer]) -> None:
         # θ_shared before the verdict: a device that has joined starts from it, not from an older
         # one. And once for each device, however many answers it gets.
-        if self._coordinator.replies_individually:
-            self._publish.replies(dict.fromkeys(a.verdict.device for a in answers if a.reply))
+        everybody = self._coordinator.replies_individually
+        replies = (a for a in answers if a.asked or (everybody and a.reply))
+        self._publish.replies(dict.fromkeys(a.verdict.device for a in replies))
         self._publish.verdicts(answer.verdict for answer in answers)
 
     def _close(self, now: float) -> None:
@@ -250,6 +315,9 @@ class Aggregator:
         self.counters.rounds_merged += 1
         self.counters.tensors_held_back += len(closed.held_back)
         self._log.event("merged", round=round, devices=devices, seconds=seconds)
+        if closed.silent:
+            self.counters.devices_silent += len(closed.silent)
+            self._log.event("silent", devices=list(closed.silent[:SILENT_LOGGED]))
         if closed.held_back:
             self._log.event("held_back", tensors=list(closed.held_back))
         self._publish.shared()
@@ -264,6 +332,11 @@ class Aggregator:
         """Replaces the journal by a snapshot, if the coordinator's state allows it."""
         if self._store.journal_bytes and self._coordinator.state_is_complete:
             self._store.snapshot(self.state)
+
+    def _publish_state(self) -> None:
+        self._state_published = self._clock()
+        self._state_due = self._state_published + STATE_SECONDS
+        self._publish.state("online")
 
     def _publish_metrics(self) -> None:
         self._metrics_due = self._clock() + METRICS_SECONDS

@@ -8,7 +8,6 @@ order gives the same θ, bit for bit.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import ClassVar
@@ -16,12 +15,12 @@ from typing import ClassVar
 from broker.errors import MergeRefused, SettingsRefused
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import Optimizer, Slots
+from broker.merging.presence import MAX_DEVICES, Presence
 from broker.merging.staleness import STALENESS
 from broker.protocol.messages import Reason, Refused, Update
 from broker.protocol.slice import Tensors
 
 MODES = ("sync", "async")
-MAX_DEVICES = 10_000
 
 
 class Outcome(Enum):
@@ -98,6 +97,7 @@ class Closed:
     merged: bool
     devices: int
     held_back: tuple[str, ...] = ()  # tensors that too few devices held for the merge rule
+    silent: tuple[str, ...] = ()  # devices that were waited for in vain
 
 
 class Coordinator(ABC):
@@ -108,7 +108,7 @@ class Coordinator(ABC):
     def __init__(self, settings: Settings, state: State, now: float) -> None:
         self.settings = settings
         self.state = state
-        self.present: set[str] = set()  # devices that have joined and not left since the start
+        self.present = Presence()
 
     @classmethod
     @abstractmethod
@@ -127,17 +127,11 @@ class Coordinator(ABC):
 
     def join(self, device: str) -> bool:
         """Notes that a device is present; returns whether it was not. Raises `Refused` if full."""
-        if device in self.present:
-            return False
-        _check_room(self.present)
-        self.present.add(device)
-        return True
+        return self.present.join(device, self.state.ledger)
 
     def leave(self, device: str) -> bool:
         """Notes that a device is gone; returns whether it was present."""
-        was_present = device in self.present
-        self.present.discard(device)
-        return was_present
+        return self.present.leave(device)
 
     def offer(self, update: Update) -> Outcome:
         """Takes a checked update, or raises `Refused`; nothing changes then."""
@@ -168,15 +162,11 @@ class Coordinator(ABC):
         """Ends the open round, which is due."""
 
     def _check_newcomer(self, device: str) -> None:
-        if device not in self.state.ledger:
-            _check_room(self.state.ledger)
+        ledger = self.state.ledger
+        if device not in ledger and len(ledger) >= MAX_DEVICES:
+            raise Refused(Reason.FULL, f"the fleet has its {MAX_DEVICES} devices.")
 
 
 def entry_of(update: Update) -> Entry:
     """Returns what the ledger keeps of an accepted update."""
     return Entry(update.round, update.nonce, update.samples, tuple(sorted(update.tensors)))
-
-
-def _check_room(devices: Collection[str]) -> None:
-    if len(devices) >= MAX_DEVICES:
-        raise Refused(Reason.FULL, f"the fleet has its {MAX_DEVICES} devices.")

@@ -13,7 +13,8 @@ class Synchronous(Coordinator):
     """Round r takes one update from each device that starts from θ_r.
 
     It closes as soon as every device that is present has sent (and at least `quorum` have), or at
-    its deadline. At a deadline with fewer than `quorum` updates nothing changes: the round is
+    its deadline. A device that it waited for in vain is not waited for again before it sends
+    something. At a deadline with fewer than `quorum` updates nothing changes: the round is
     extended by another deadline. Updates for a round that is over are refused as late; the device
     then continues from the newest θ_shared.
     """
@@ -68,7 +69,7 @@ class Synchronous(Coordinator):
         if self.finished:
             return math.inf
         enough = len(self._received) >= self.settings.quorum
-        complete = self.present <= self._received and self._expected <= self._received
+        complete = self._received.issuperset(self.present) and self._expected <= self._received
         return now if enough and complete else self._deadline
 
     def close(self, now: float) -> Closed:
@@ -76,10 +77,12 @@ class Synchronous(Coordinator):
         devices = len(self._received)
         if devices < self.settings.quorum:
             return Closed(merged=False, devices=devices)
+        silent = self.present.forget_silent(self._received)
+        self._expected.clear()
         change, held_back = self._tally.merged()
         state = self.state
         state.shared, state.slots = self.settings.optimizer.step(state.shared, change, state.slots)
         state.round += 1
         self._tally = tally(self.settings.merge)
         self._received = set()
-        return Closed(merged=True, devices=devices, held_back=held_back)
+        return Closed(merged=True, devices=devices, held_back=held_back, silent=silent)

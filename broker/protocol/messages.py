@@ -41,6 +41,8 @@ class Reason(StrEnum):
     REPLAYED = "replayed"  # older than what this device sent last
     SECOND = "second"  # this device's update for the round is already in
     FULL = "full"  # the fleet has its largest number of devices
+    NOT_A_MEMBER = "not-a-member"  # the fleet has a list, and the device is not in it
+    SUPERSEDED = "superseded"  # a newer program has joined under the same name
     FINISHED = "finished"
 
 

@@ -77,8 +77,9 @@ class Topics:
         return f"{self.root}/device/{device}/shared"
 
     def of_aggregator(self) -> tuple[str, ...]:
-        """Returns what the aggregator subscribes to."""
-        return f"{self.root}/device/+/state", *_whole_or_in_parts(self.update("+"))
+        """Returns what the aggregator subscribes to; also its own state, which others may replace."""
+        births = f"{self.root}/device/+/state"
+        return self.aggregator_state, births, *_whole_or_in_parts(self.update("+"))
 
     def of_device(self, device: str) -> tuple[str, ...]:
         """Returns what a device subscribes to."""

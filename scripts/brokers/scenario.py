@@ -51,8 +51,9 @@ class Member:
     def kill(self) -> None:
         assert self.child is not None
         os.kill(self.child.pid, signal.SIGKILL)
-        self.child.stop()
         self.look()
+        self.child.stop()
+        self.child = None
 
     def look(self) -> None:
         if self.child is not None:

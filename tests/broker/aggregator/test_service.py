@@ -25,9 +25,10 @@ from broker.aggregator.service import Aggregator
 from broker.aggregator.store import Identity, Store
 from broker.errors import LinkRefused, StoreError
 from broker.log import Log
-from broker.merging.coordinator import MAX_DEVICES, Entry, Settings, State
+from broker.merging.coordinator import Entry, Settings, State
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import Delta
+from broker.merging.presence import MAX_DEVICES
 from broker.protocol.messages import (
     AggregatorState,
     DeviceState,

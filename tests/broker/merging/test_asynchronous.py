@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from broker.errors import SettingsRefused, StepRefused
 from broker.merging.asynchronous import Asynchronous
-from broker.merging.coordinator import MAX_DEVICES, Entry, Outcome, Settings, State
+from broker.merging.coordinator import Entry, Outcome, Settings, State
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import SGD, Adam, Delta, Optimizer
+from broker.merging.presence import MAX_DEVICES
 from broker.merging.synchronous import Synchronous
 from broker.protocol.messages import Reason, Refused, Update
 from broker.protocol.slice import Tensors

@@ -22,9 +22,10 @@ from hypothesis.stateful import (
 )
 
 from broker.errors import MergeRefused, SettingsRefused
-from broker.merging.coordinator import MAX_DEVICES, Closed, Entry, Outcome, Settings, State
+from broker.merging.coordinator import Closed, Entry, Outcome, Settings, State
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import SGD, Adam, Delta
+from broker.merging.presence import MAX_DEVICES
 from broker.merging.synchronous import Synchronous
 from broker.protocol.messages import Reason, Refused, Update
 from broker.protocol.slice import Tensors
@@ -124,10 +125,25 @@ def test_at_the_deadline_whoever_has_sent_is_merged() -> None:
     coordinator.offer(update("a", tensors=ones(1.0)))
     coordinator.offer(update("b", tensors=ones(2.0)))
     assert coordinator.closes_at(DEADLINE - 0.1) == DEADLINE
-    assert coordinator.close(DEADLINE) == Closed(merged=True, devices=2)
+    assert coordinator.close(DEADLINE) == Closed(merged=True, devices=2, silent=("c", "d"))
     np.testing.assert_array_equal(coordinator.state.shared["stem/bias"], [1.5, 1.5])
     reason, text = refusal(coordinator, update("c"))
     assert (reason, text) == (Reason.LATE, "the update is for round 0; this is 1.")
+
+
+def test_a_silent_device_is_waited_for_once() -> None:
+    coordinator = start(how(quorum=1))
+    for device in "ab":
+        coordinator.join(device)
+    coordinator.offer(update("a"))
+    assert coordinator.closes_at(1.0) == DEADLINE  # b may still send
+    assert coordinator.close(DEADLINE).silent == ("b",)
+    coordinator.offer(update("a", 1))
+    assert coordinator.closes_at(DEADLINE + 1) == DEADLINE + 1  # nobody is missing
+    assert coordinator.close(DEADLINE + 1).silent == ()
+    coordinator.join("b")  # it says something: it is waited for again
+    coordinator.offer(update("a", 2))
+    assert coordinator.closes_at(DEADLINE + 2) == 2 * DEADLINE + 1
 
 
 def test_below_quorum_a_deadline_changes_nothing() -> None:
@@ -389,6 +405,7 @@ class PlainFleet:
                 divisor = 1 if self.merge == "sum" else sum(weights)
                 self.theta[name] = self.theta[name] + total / divisor
         self.round += 1
+        self.present &= {sent.device for sent in self.inside}  # who was waited for in vain
         self.inside = []
         self.last_at_merge = dict(self.last)
         return True
@@ -464,7 +481,8 @@ class SynchronousFleet(RuleBasedStateMachine):
         devices = len(self.plain.inside)
         merged = self.plain.close(self.now)
         before = self.real.state.shared
-        assert self.real.close(self.now) == Closed(merged=merged, devices=devices)
+        closed = self.real.close(self.now)
+        assert (closed.merged, closed.devices) == (merged, devices)
         if merged:
             self.snapshot, self.journal = copy.deepcopy(self.real.state), []
         else:

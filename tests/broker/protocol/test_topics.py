@@ -46,7 +46,8 @@ def heard(filters: tuple[str, ...], topics: dict[str, str]) -> set[str]:
 @pytest.mark.parametrize("device", ["pi-1", "7", "shared", "state"])
 def test_who_hears_what(device: str) -> None:
     everything = written(TOPICS, device)
-    assert heard(TOPICS.of_aggregator(), everything) == {"state", "update", "update part"}
+    own = "aggregator_state"
+    assert heard(TOPICS.of_aggregator(), everything) == {own, "state", "update", "update part"}
     assert heard(TOPICS.of_device(device), everything) == {
         "aggregator_state",
         "shared",

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from broker.aggregator.slice_file import read_slice
-from broker.merging.coordinator import MAX_DEVICES, Entry
+from broker.merging.coordinator import Entry
+from broker.merging.presence import MAX_DEVICES
 from broker.protocol.messages import (
     Shared,
     Verdict,
