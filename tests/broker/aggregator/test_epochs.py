@@ -52,14 +52,12 @@ def test_a_signed_newer_state_supersedes(tmp_path: Path) -> None:
 
 
 def test_an_unsigned_one_counts_only_after_the_link_was_lost(tmp_path: Path) -> None:
-    assert standing(tmp_path).judge(state(2, "x"), signed=False) is Standing.OTHER
-    assert standing(tmp_path, relinked=True).epoch == 2
-    again = Epochs(tmp_path, "m")
-    assert again.judge(state(3, "m"), signed=False) is Standing.OWN
-    again.link_lost()
-    assert again.judge(state(4, "x"), signed=False) is Standing.SUPERSEDED
-    again.judge(state(3, "m"), signed=False)  # our own state is there again: armed no longer
-    assert again.judge(state(4, "x"), signed=False) is Standing.OTHER
+    epochs = standing(tmp_path)
+    assert epochs.judge(state(2, "x"), signed=False) is Standing.OTHER
+    epochs.link_lost()
+    assert epochs.judge(state(2, "x"), signed=False) is Standing.SUPERSEDED
+    assert epochs.judge(state(1, "m"), signed=False) is Standing.OWN
+    assert epochs.judge(state(2, "x"), signed=False) is Standing.OTHER  # our own was seen since
 
 
 @pytest.mark.parametrize(
