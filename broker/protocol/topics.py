@@ -77,7 +77,7 @@ class Topics:
         return f"{self.root}/device/{device}/shared"
 
     def of_aggregator(self) -> tuple[str, ...]:
-        """Returns what the aggregator subscribes to; also its own state, which others may replace."""
+        """Returns what the aggregator subscribes to; its own state, in case others replace it."""
         births = f"{self.root}/device/+/state"
         return self.aggregator_state, births, *_whole_or_in_parts(self.update("+"))
 
