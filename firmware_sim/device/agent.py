@@ -39,6 +39,7 @@ _GO_ON = {
     Reason.FINISHED,
 }
 _WAIT = 1.0  # seconds; how long one look for messages takes at most
+_ASK_SECONDS = 3.0  # after joining, before a device asks for θ_shared
 _FLUSH = 3.0  # seconds
 _SHORT_FLUSH = 0.5  # seconds; the link was down when last looked at
 
@@ -71,7 +72,9 @@ class Agent:
         self._compression = compression
         self._clock = clock
         self._patience = min(_WAIT, rounds.plan.resend_seconds)
-        self._birth = to_bytes(DeviceState.birth(device, shared, about))
+        self._first_patience = min(_ASK_SECONDS, rounds.plan.resend_seconds)
+        self._birth = DeviceState.birth(device, shared, about, instance=secrets.token_hex(8))
+        self._known_aggregator = ""  # the instance that has seen our birth
         self._view = FleetView(
             device,
             topics,
@@ -191,7 +194,7 @@ class Agent:
 
     def _next_shared(self) -> Shared:
         """Waits for a θ_shared that this device has not yet sent an update for."""
-        asked, told = self._clock(), False
+        asked, patience, told = self._clock(), self._first_patience, False
         self._log.progress("waiting for the fleet")
         while True:
             while self._look(0.0):
@@ -200,14 +203,16 @@ class Agent:
             if shared is not None and self._is_next(shared):
                 return replace(shared, tensors=widened(shared.tensors))
             self._look(self._patience)
-            if self._clock() - asked > self._rounds.plan.resend_seconds and self._all_is_sent():
+            if self._clock() - asked > patience and self._all_is_sent():
                 self._announce()  # a lost verdict or reply comes again
-                asked = self._clock()
+                asked, patience = self._clock(), self._rounds.plan.resend_seconds
                 if not told and (reason := self._why_nothing_comes()):
                     self._log.event("waiting", reason=reason)
                     told = True
 
     def _why_nothing_comes(self) -> str:
+        if self._view.joined and self._view.lacks_shared:
+            return "joined, but the broker has delivered no θ_shared; asked the aggregator for it."
         status = self._view.aggregator.status if self._view.aggregator else "offline"
         return {
             "offline": "the fleet has no aggregator at the moment.",
@@ -252,17 +257,29 @@ class Agent:
             self._log.event("ignored", topic=topic, text=str(error))
             return
         join, aggregator = self._view.join, self._view.aggregator
+        if aggregator and aggregator.status == "online" and self._is_new(aggregator.instance):
+            self._announce()  # not every broker has given it the retained birth
         if join and aggregator and join.run == aggregator.run and not join.accepted:
             raise FleetRefused(f"the aggregator refused this device: {join.text}")
         if self._view.joined and not was_joined:
             self._log.event("joined", run=join.run if join else "")
+
+    def _is_new(self, instance: str) -> bool:
+        """Returns whether an aggregator has taken the place of the one that knows this device."""
+        known, self._known_aggregator = self._known_aggregator, instance
+        return bool(known) and known != instance
 
     def _all_is_sent(self) -> bool:
         """Nothing waits in the transport: over a slow or broken link, copies would pile up."""
         return self._linked and self._channel.transport.flush(0.0)
 
     def _announce(self) -> None:
-        self._channel.publish(self._topics.state(self._device), self._birth, retain=True)
+        """Publishes the birth; asks for θ_shared too, if the broker has not delivered the newest.
+
+        Not every broker delivers retained messages to a subscription with a wildcard.
+        """
+        birth = replace(self._birth, asks=self._view.lacks_shared)
+        self._channel.publish(self._topics.state(self._device), to_bytes(birth), retain=True)
 
     def _send(self) -> None:
         if self._unanswered:

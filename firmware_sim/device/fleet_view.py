@@ -40,6 +40,13 @@ class FleetView:
         return None if self.aggregator is None else self._shared.get(self.aggregator.run)
 
     @property
+    def lacks_shared(self) -> bool:
+        """Whether the aggregator has a θ_shared that has not come."""
+        if self.aggregator is None or self.aggregator.status == "offline":
+            return False
+        return self.shared is None or self.shared.round < self.aggregator.round
+
+    @property
     def joined(self) -> bool:
         """The aggregator of this run has accepted our birth."""
         mine = self.aggregator and self.join and self.join.run == self.aggregator.run
