@@ -13,6 +13,9 @@ from typing import Any, Literal, get_args
 
 from profiles.errors import ProfileError
 
+BranchKind = Literal["lightweight", "complex"]
+InferenceQuantisation = Literal["float32", "float16", "dynamic", "int8"]
+
 
 def _key(
     doc: str, *, least: float = -math.inf, most: float = math.inf, unit: str = ""
@@ -30,7 +33,7 @@ class Profile:
 
     name: str = field(metadata=_key("Name of the file, without its suffix"))
     description: str = field(metadata=_key("The device, in one line"))
-    branch: Literal["lightweight", "complex"] = field(metadata=_key("Network the device trains"))
+    branch: BranchKind = field(metadata=_key("Network the device trains"))
     batch_size: int = field(metadata=_key("Samples in one training step", least=1, most=4096))
     threads: int = field(metadata=_key("CPU threads the runtime may use", least=1, most=64))
     runtime: Literal["ai-edge-litert", "tflite-runtime"] = field(
@@ -42,7 +45,7 @@ class Profile:
     storage_cap_mib: int = field(
         metadata=_key("Most disk the device agent may use", least=1, most=2**24, unit="MiB")
     )
-    inference_quantisation: Literal["float32", "float16", "dynamic", "int8"] = field(
+    inference_quantisation: InferenceQuantisation = field(
         metadata=_key("How the weights of the inference model are stored")
     )
     update_quantisation: Literal["float32", "float16", "int8", "int4"] = field(

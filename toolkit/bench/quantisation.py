@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import keras
 from rich.table import Table
@@ -42,7 +42,7 @@ from toolkit.fleet.in_one_process import NEVER, Connect, Fleet, Member, run_flee
 
 Progress = Callable[[str], None]
 BASELINE = "float32"
-TASKS = ("digits", "cifar10")
+TASKS = get_args(zoo.SupervisedTask)
 # The part of the training data that each device holds.
 SHARES = {"weak": (0.0, 0.1), "powerful": (0.1, 0.5)}
 TEST_IMAGES = 5_000  # of CIFAR-10's 10,000, so that training takes most of the time

@@ -6,35 +6,28 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from profiles.profile import BranchKind
+from toolkit import zoo
 from toolkit.terminal import quiet_terminal
 
 bench = typer.Typer(help="Benchmarks; each prints a table and writes JSON.", no_args_is_help=True)
 FOLDER = Path("build/bench")
-JSON = "JSON with every number."
 Progress = Callable[[str], None]
 
-
-class QuantisationTask(StrEnum):
-    digits = "digits"
-    cifar10 = "cifar10"
-
-
-class PlayedTask(StrEnum):
-    atari = "atari"
-    minatar = "minatar"
-    cartpole = "cartpole"
-
-
-class BranchKind(StrEnum):
-    lightweight = "lightweight"
-    complex = "complex"
+Out = Annotated[Path, typer.Option(help="JSON file with every number.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Option(help="Only zoo branches whose name contains this; may be repeated."),
+]
+Processes = Annotated[int, typer.Option(help="Number of processes per contestant, in turn.", min=1)]
+Threads = Annotated[int, typer.Option(help="CPU threads for every contestant.", min=1)]
+MiniBatches = Annotated[int, typer.Option(help="Number of mini-batches in a round.", min=1)]
 
 
 @contextmanager
@@ -56,14 +49,11 @@ def _show(report: dict[str, Any], tables: Callable[[dict[str, Any]], Any], out: 
 
 @bench.command("step")
 def bench_step(
-    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "step.json",
-    branch: Annotated[
-        list[str] | None,
-        typer.Option(help="Only zoo branches whose name contains this; may be repeated."),
-    ] = None,
+    out: Out = FOLDER / "step.json",
+    branch: Names = None,
     steps: Annotated[int, typer.Option(help="Timed steps in each process.", min=1)] = 30,
-    rounds: Annotated[int, typer.Option(help="Processes per contestant, in turn.", min=1)] = 3,
-    threads: Annotated[int, typer.Option(help="CPU threads for every contestant.", min=1)] = 1,
+    rounds: Processes = 3,
+    threads: Threads = 1,
     flex_python: Annotated[
         Path | None,
         typer.Option(help="Python of an environment with TensorFlow ≤ 2.18.1, which runs Flex."),
@@ -101,7 +91,7 @@ def bench_step(
 
 @bench.command("fleet")
 def bench_fleet(
-    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "fleet.json",
+    out: Out = FOLDER / "fleet.json",
     repetitions: Annotated[int, typer.Option(help="Of the path's timings.", min=1)] = 9,
     devices: Annotated[int, typer.Option(help="Simulated, in one round.", min=2)] = 200,
     rounds: Annotated[int, typer.Option(help="Over which memory is watched.", min=10)] = 1000,
@@ -122,12 +112,12 @@ def bench_fleet(
 
 @bench.command("quantisation")
 def bench_quantisation(
-    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "quantisation.json",
-    task: Annotated[QuantisationTask, typer.Option()] = QuantisationTask.digits,
+    out: Out = FOLDER / "quantisation.json",
+    task: Annotated[zoo.SupervisedTask, typer.Option()] = "digits",
     data: Annotated[Path | None, typer.Option(help="cifar10: the folder of its batches.")] = None,
     seeds: Annotated[int, typer.Option(help="Orders of the data.", min=1)] = 3,
     rounds: Annotated[int, typer.Option(help="Merges.", min=1)] = 20,
-    steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
+    steps: MiniBatches = 20,
     learning_rate: Annotated[
         float | None, typer.Option(help="Instead of the branch's own.", min=0.0)
     ] = None,
@@ -140,7 +130,7 @@ def bench_quantisation(
 
         report = run_bench(
             Path(folder),
-            task=task.value,
+            task=task,
             data=data,
             encodings=ENCODINGS,
             seeds=range(seeds),
@@ -155,7 +145,7 @@ def bench_quantisation(
 
 @bench.command("replay")
 def bench_replay(
-    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "replay.json",
+    out: Out = FOLDER / "replay.json",
     frames: Annotated[int, typer.Option(help="Of each game, for the codecs.", min=100)] = 3000,
     steps: Annotated[int, typer.Option(help="In a device's replay.", min=100)] = 100_000,
     batches: Annotated[int, typer.Option(help="Sampled and trained.", min=10)] = 60,
@@ -173,17 +163,14 @@ def bench_replay(
 
 @bench.command("caps")
 def bench_caps(
-    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "caps.json",
+    out: Out = FOLDER / "caps.json",
     profile: Annotated[
         list[str] | None,
         typer.Option(help="Only these profiles; may be repeated.", show_default="all shipped"),
     ] = None,
-    branch: Annotated[
-        list[str] | None,
-        typer.Option(help="Only zoo branches whose name contains this; may be repeated."),
-    ] = None,
+    branch: Names = None,
     rounds: Annotated[int, typer.Option(help="That each device runs.", min=1)] = 3,
-    steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 20,
+    steps: MiniBatches = 20,
 ) -> None:
     """Run every zoo branch under every profile's memory cap, or show that it is refused."""
     with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
@@ -203,16 +190,16 @@ def bench_caps(
 
 @bench.command("rl")
 def bench_rl(
-    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "rl.json",
-    task: Annotated[PlayedTask, typer.Option()] = PlayedTask.atari,
+    out: Out = FOLDER / "rl.json",
+    task: Annotated[zoo.PlayedTask, typer.Option()] = "atari",
     game: Annotated[str | None, typer.Option(help="Of the task.", show_default="breakout")] = None,
-    branch: Annotated[BranchKind, typer.Option()] = BranchKind.lightweight,
+    branch: Annotated[BranchKind, typer.Option()] = "lightweight",
     warm_up: Annotated[
         int, typer.Option(help="Steps in the replay before the clock starts.", min=32)
     ] = 1_000,
     steps: Annotated[int, typer.Option(help="Timed in each process.", min=1)] = 200,
-    rounds: Annotated[int, typer.Option(help="Processes per contestant, in turn.", min=1)] = 3,
-    threads: Annotated[int, typer.Option(help="CPU threads for every contestant.", min=1)] = 1,
+    rounds: Processes = 3,
+    threads: Threads = 1,
 ) -> None:
     """Time a player that trains: ours, the same with Keras' loops, and with tf.function.
 
@@ -222,9 +209,9 @@ def bench_rl(
         from toolkit.bench.rl import run_bench, tables
 
         report = run_bench(
-            task=task.value,
+            task=task,
             game=game,
-            branch=branch.value,
+            branch=branch,
             warm_up=warm_up,
             steps=steps,
             rounds=rounds,
@@ -236,7 +223,7 @@ def bench_rl(
 
 @bench.command("fuzz")
 def bench_fuzz(
-    out: Annotated[Path, typer.Option(help=JSON)] = FOLDER / "fuzz.json",
+    out: Out = FOLDER / "fuzz.json",
     seconds: Annotated[float, typer.Option(help="For all targets together.", min=1)] = 600,
     target: Annotated[
         list[str] | None,

@@ -8,13 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from toolkit.errors import ExperimentError
 
 ISOLATED, HOMOGENEOUS, HETEROGENEOUS = "isolated", "homogeneous", "heterogeneous"
 SETTINGS = (ISOLATED, HOMOGENEOUS, HETEROGENEOUS)
-ENGINES = ("tf", "tflite")
+Engine = Literal["tf", "tflite"]
+ENGINES = get_args(Engine)
 WEAK, POWERFUL = "weak", "powerful"
 DEVICES = (WEAK, POWERFUL)
 ANY = "any"  # the value of a field on which the outcome of the cell does not depend

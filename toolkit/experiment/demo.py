@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import typer
-from rich.console import Console
+from rich.table import Table
 
 from toolkit.errors import Interrupted
 from toolkit.experiment.cell import BATCH, SETTINGS
@@ -18,8 +17,10 @@ from toolkit.writing import make_folder
 WEAK_FRACTIONS = (0.05, 0.2, 0.5)
 
 
-def run_demo(out: Path, *, rounds: int, steps: int, seeds: int, embedded: bool) -> None:
-    """Runs the study from its beginning, draws its figure and prints its table."""
+def run_demo(
+    out: Path, *, rounds: int, steps: int, seeds: int, embedded: bool
+) -> tuple[Table, Path]:
+    """Runs the study from its beginning; returns its table and the file of its figure."""
     make_folder(out)
     study = out / "study"
     shutil.rmtree(study, ignore_errors=True)
@@ -46,5 +47,4 @@ def run_demo(out: Path, *, rounds: int, steps: int, seeds: int, embedded: bool) 
         figure, *_ = draw_figures(results, out)
     title = f"Digits: test accuracy (%) after {rounds} rounds of {steps} mini-batches"
     # There is one topology, so the first column is left out.
-    Console().print(supervised_table(results).for_terminal(title, first_column=1))
-    typer.echo(f"the picture is in {figure}")
+    return supervised_table(results).for_terminal(title, first_column=1), figure

@@ -1,20 +1,18 @@
 """The command `toolkit`: what it prints, and one sentence for everything a user can get wrong."""
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import typer.main
 
-from firmware_sim.bundle.reader import INFER, MANIFEST, MODEL, SLICE, Bundle, open_bundle
-from profiles import Profile, profile_names
+from firmware_sim.bundle.reader import Bundle
+from toolkit.commands.cli import ORDER, app
 
 Toolkit = Callable[..., Any]
 Listing = Callable[[Path], dict[str, bytes]]
@@ -30,331 +28,18 @@ def really(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str
     )
 
 
-# --- good input ----------------------------------------------------------------------------------
-
-
-def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path) -> None:
-    (tmp_path / "my_branch.py").write_text(
-        "import keras\n"
-        "from keras import layers\n"
-        "def branch():\n"
-        "    stem = layers.Conv2D(4, 3, activation='relu', name='stem')\n"
-        "    rest = [layers.Flatten(), layers.Dense(3, activation='softmax', name='head')]\n"
-        "    return keras.Sequential([keras.Input((8, 8, 1)), stem, *rest]), ['stem']\n"
-    )
-    ran = really("export", "--profile", "weak", "--model", "my_branch.py:branch", cwd=tmp_path)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert not any(word in ran.stdout for word in NOISE), ran.stdout
-    first, second = ran.stdout.splitlines()
-    assert first.startswith("build/weak: my_branch-branch; model.tflite ")
-    assert second.startswith("a device takes ")
-    assert "of the profile's 128 MiB (estimated: " in second
-    assert " in micro-batches of 32; " in second
-
-    bundle = open_bundle(tmp_path / "build" / "weak")
-    manifest = bundle.manifest
-    assert manifest.branch.name == "my_branch-branch"
-    assert manifest.branch.parameters == 4 * 10 + 3 * (6 * 6 * 4 + 1)
-    assert manifest.branch.shared_parameters == 4 * 10
-    assert [t.name for t in manifest.shared.tensors] == ["stem/kernel", "stem/bias"]
-    assert 0 < bundle.measured.peak_bytes < 128 * 2**20
-    assert [path.name for path in (tmp_path / "build").iterdir()] == ["weak"]
-
-
-def test_a_script_gets_the_manifest_and_nothing_else(tmp_path: Path) -> None:
-    ran = really(
-        "--quiet", "export", "--profile", "weak", "--task", "digits", "--json", cwd=tmp_path
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    told = json.loads(ran.stdout)
-    assert told.pop("bundle") == "build/weak"
-    assert told == open_bundle(tmp_path / "build" / "weak").manifest.to_json()
-
-
-def test_profiles_as_json_hold_every_key(toolkit: Toolkit) -> None:
-    ran = toolkit("profiles", "--json")
+def test_help_lists_every_command_in_the_order_of_use(toolkit: Toolkit) -> None:
+    ran = toolkit("--help")
     assert (ran.code, ran.err) == (0, "")
-    listed = {profile["name"]: profile for profile in json.loads(ran.out)}
-    assert tuple(listed) == profile_names()
-    assert listed["weak"] == {
-        "name": "weak",
-        "description": "Weak device: one core and little memory",
-        "branch": "lightweight",
-        "batch_size": 32,
-        "threads": 1,
-        "runtime": "ai-edge-litert",
-        "memory_cap_mib": 128,
-        "storage_cap_mib": 64,
-        "inference_quantisation": "int8",
-        "update_quantisation": "int8",
-        "packet_limit_kib": 128,
-        "bandwidth_kbps": 1000,
-        "interaction_rate": 1.0,
-    }
-
-
-def test_profiles_for_people_fit_80_columns(toolkit: Toolkit) -> None:
-    ran = toolkit("profiles")
-    assert (ran.code, ran.err) == (0, "")
-    rows = {line.split()[1]: line.split()[3::2] for line in ran.out.splitlines() if "MiB" in line}
-    assert tuple(rows) == profile_names()
-    assert "weak: Weak device: one core and little memory" in ran.out
-    assert max(map(len, ran.out.splitlines())) <= 80
-
-
-def test_one_profile_is_explained_key_by_key(toolkit: Toolkit) -> None:
-    ran = toolkit("profiles", "raspberry-pi-zero-2")
-    assert (ran.code, ran.err) == (0, "")
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in ran.out.splitlines()]
-    shown = {row[0]: row[1] for row in rows if row}
-    assert shown["memory_cap_mib"] == "192"
-    assert shown["update_quantisation"] == "int8"
-    assert {key.name for key in fields(Profile)} - {"name", "description"} <= shown.keys()
-
-
-def test_the_version_is_said(toolkit: Toolkit) -> None:
-    ran = toolkit("--version")
-    assert (ran.code, ran.out, ran.err) == (0, f"stemshare {version('stemshare')}\n", "")
-
-
-def test_inspect_as_json_is_the_manifest_and_the_operations(
-    toolkit: Toolkit, digits_bundle: Bundle
-) -> None:
-    ran = toolkit("inspect", digits_bundle.folder, "--json")
-    assert (ran.code, ran.err) == (0, "")
-    report = json.loads(ran.out)
-    operations = report.pop("operations")
-    assert report == digits_bundle.manifest.to_json()
-    assert report["signatures"].keys() <= operations[MODEL].keys()  # and one that initialises
-    assert operations[MODEL]["get_shared"] == {"CALL_ONCE": 1, "READ_VARIABLE": 4, "VAR_HANDLE": 4}
-    assert operations[INFER]["infer"]["CONV_2D"] == 2
-    assert not any("Flex" in name for found in operations[MODEL].values() for name in found)
-
-
-def test_inspect_for_people_shows_what_is_shared(toolkit: Toolkit, digits_bundle: Bundle) -> None:
-    ran = toolkit("inspect", digits_bundle.folder)
-    assert (ran.code, ran.err) == (0, "")
-    assert "digits-lightweight for profile weak: 3,930 parameters (2,480 shared)" in ran.out
-    rows = {line.split()[1]: line.split() for line in ran.out.splitlines() if "×" in line}
-    assert rows["stem_conv1/kernel"][3:8:2] == ["3×3×1×16", "shared", "yes"]
-    assert "shared" not in rows["light_output/kernel"]
-
-
-# --- export refuses ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (None, "Profile {file} does not exist."),
-        ("threads = = 2\n", "Profile {file} is not valid TOML: Invalid value (at line 1, column "),
-        ('extends = "weak"\nthreads = 0\n', "In profile {file}, key 'threads' must be an integer"),
-    ],
-    ids=["missing", "malformed", "out of range"],
-)
-def test_a_bad_profile_file_is_refused(
-    toolkit: Toolkit, tmp_path: Path, content: str | None, sentence: str
-) -> None:
-    file = tmp_path / "board.toml"
-    if content is not None:
-        file.write_text(content)
-    ran = toolkit("export", "--profile", file, "--out", tmp_path / "out")
-    assert ran.refusal.startswith(sentence.format(file=file))
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_profile_is_refused_in_a_real_process(tmp_path: Path) -> None:
-    ran = really("export", "--profile", "wek", cwd=tmp_path)
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == (
-        "error: Profile wek is not shipped; the shipped ones are 'gateway', 'powerful', "
-        "'raspberry-pi-5', 'raspberry-pi-zero-2', 'weak' (did you mean 'weak'?).\n"
-    )
-    assert list(tmp_path.iterdir()) == []
+    rows = (line.split() for line in ran.out.splitlines() if line.startswith("│ "))
+    shown = [row[1] for row in rows if row[1] in ORDER]
+    assert tuple(shown) == ORDER
+    assert set(typer.main.get_group(app).commands) == set(ORDER)
 
 
 @pytest.mark.parametrize("name", ["[/red]", "[bold]x[/]", "[/red].toml"])
 def test_square_brackets_are_no_markup(toolkit: Toolkit, name: str) -> None:
     assert toolkit("export", "--profile", name).refusal.startswith(f"Profile {name} ")
-
-
-@pytest.mark.parametrize("seed", ["-1", str(2**32), "one"])
-def test_a_seed_out_of_range_is_a_usage_error(toolkit: Toolkit, seed: str, tmp_path: Path) -> None:
-    ran = toolkit("export", "--profile", "weak", "--seed", seed, "--out", tmp_path / "out")
-    assert (ran.code, ran.out) == (2, "")
-    assert "Invalid value for '--seed'" in ran.err
-    assert not (tmp_path / "out").exists()
-
-
-MODELS = """\
-import sys
-import keras
-import tensorflow as tf
-from keras import layers
-
-
-def ends(*parts, shape=(8, 8, 1)):
-    return keras.Sequential([keras.Input(shape), *parts, layers.Flatten(), layers.Dense(2)])
-
-
-class Summing(layers.Layer):
-    def build(self, shape):
-        self.shift = self.add_weight(shape=shape[1:], name="shift")
-
-    def call(self, x):
-        return tf.cumsum(x + self.shift, axis=1)
-
-
-def raises():
-    raise ValueError("several\\nlines, and [/red] brackets")
-
-def exits():
-    sys.exit(0)
-
-def number():
-    return 7
-
-def names_are_a_string():
-    return ends(layers.Dense(2, name="stem")), "stem"
-
-def unsupported():
-    return ends(Summing(name="my_summing")), ["my_summing"]
-
-def recurrent():
-    return ends(layers.LSTM(3, name="my_memory"), shape=(8, 4)), ["my_memory"]
-
-def absent():
-    return ends(layers.Conv2D(2, 3, name="stem")), ["trunk"]
-
-def nothing_shared():
-    return ends(layers.ReLU(name="bend")), ["bend"]
-
-def unbuilt():
-    return keras.Sequential([layers.Dense(2, name="stem")]), ["stem"]
-
-def any_size():
-    x = keras.Input((None, None, 3))
-    y = layers.GlobalMaxPooling2D()(layers.Conv2D(2, 3, name="stem")(x))
-    return keras.Model(x, y), ["stem"]
-
-def two_inputs():
-    a, b = keras.Input((4,)), keras.Input((4,))
-    return keras.Model([a, b], layers.Dense(2, name="stem")(layers.Add()([a, b]))), ["stem"]
-
-def picture():
-    x = keras.Input((8, 8, 1))
-    return keras.Model(x, layers.Conv2D(2, 3, name="stem")(x)), ["stem"]
-
-def halves():
-    return ends(layers.Conv2D(2, 3, name="stem", dtype="mixed_bfloat16")), ["stem"]
-
-def not_finite():
-    nan = keras.initializers.Constant(float("nan"))
-    return ends(layers.Dense(2, kernel_initializer=nan, name="stem")), ["stem"]
-
-variable = 3
-"""
-
-
-@pytest.mark.parametrize(
-    ("function", "sentence"),
-    [
-        ("missing", "{file} has no function 'missing'."),
-        ("variable", "{file} has no function 'variable'."),
-        ("raises", "{file}:raises failed with ValueError: several lines, and [/red] brackets"),
-        ("exits", "{file}:exits failed with SystemExit: 0"),
-        ("number", "{file}:number returned int; it must return a Keras model, "
-                   "or (model, names of the shared layers)."),
-        ("names_are_a_string", "{file}:names_are_a_string returned tuple; it must return a Keras "
-                               "model, or (model, names of the shared layers)."),
-        ("unsupported", "layer 'my_summing' needs the operation Cumsum, which cannot be trained "
-                        "with TFLite's builtin operations."),
-        ("recurrent", "layer 'my_memory' needs the operation TensorList"),
-        ("absent", "the branch shares layer 'trunk', which the model does not have; "
-                   "its layers are "),
-        ("nothing_shared", "the branch shares no layer that has weights; name at least one."),
-        ("unbuilt", "the model of models-unbuilt has no input shape; begin it with keras.Input."),
-        ("any_size", "the model of models-any_size takes (None, None, None, 3); "
-                     "it must be one input of fixed shape."),
-        ("two_inputs", "the model of models-two_inputs takes [(None, 4), (None, 4)]; "
-                       "it must be one input of fixed shape."),
-        ("picture", "the model of models-picture answers (None, 6, 6, 2); "
-                    "it must be (None, classes)."),
-        ("halves", "layer 'stem' computes in mixed_bfloat16; only float32 can train."),
-        ("not_finite", "the slice has tensor 'stem/kernel', which is not finite."),
-    ],
-)  # fmt: skip
-def test_a_bad_model_is_refused(
-    toolkit: Toolkit, tmp_path: Path, function: str, sentence: str
-) -> None:
-    file = tmp_path / "models.py"
-    file.write_text(MODELS)
-    model, out = f"{file}:{function}", tmp_path / "out"
-    ran = toolkit("export", "--profile", "weak", "--model", model, "--out", out)
-    assert ran.refusal.startswith(sentence.format(file=file))
-    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["models.py"]
-
-
-@pytest.mark.parametrize(
-    ("model", "sentence"),
-    [
-        ("models.py", "--model 'models.py' must be path/to/file.py:function."),
-        ("models.py:", "--model 'models.py:' must be path/to/file.py:function."),
-        (":branch", "--model ':branch' must be path/to/file.py:function."),
-        ("none.py:branch", "there is no file none.py."),
-        ("text.txt:branch", "text.txt is not a Python file."),
-        ("broken.py:branch", "broken.py failed with SyntaxError: "),
-        ("importing.py:branch", "importing.py failed with ModuleNotFoundError: No module named "),
-        ("exiting.py:branch", "exiting.py failed with SystemExit: 0"),
-    ],
-)
-def test_a_bad_model_file_is_refused(
-    toolkit: Toolkit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    model: str,
-    sentence: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text("no code")
-    Path("broken.py").write_text("def branch(:\n    pass\n")
-    Path("importing.py").write_text("import a_module_that_is_not_there\n")
-    Path("exiting.py").write_text("raise SystemExit(0)\n")
-    ran = toolkit("export", "--profile", "weak", "--model", model)
-    assert ran.refusal.startswith(sentence)
-    assert not Path("build").exists()
-
-
-def test_a_topology_that_the_task_lacks_is_refused(toolkit: Toolkit, tmp_path: Path) -> None:
-    arguments = ("--topology", "cascading", "--task", "atari", "--out", tmp_path / "out")
-    ran = toolkit("export", "--profile", "weak", *arguments)
-    assert ran.refusal == "task 'atari' has no cascading topology; it has share-first."
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_output_below_a_file_is_refused(
-    toolkit: Toolkit, tmp_path: Path, listing: Listing
-) -> None:
-    (tmp_path / "file").write_text("mine")
-    before = listing(tmp_path)
-    for out, why in (("file/out", "File exists"), ("file/a/b", "Not a directory")):
-        ran = toolkit("export", "--profile", "weak", "--task", "digits", "--out", tmp_path / out)
-        assert ran.refusal == f"cannot write the bundle to {tmp_path / out} ({why})."
-        assert listing(tmp_path) == before
-
-
-def test_a_folder_that_is_no_bundle_is_not_replaced(
-    toolkit: Toolkit, tmp_path: Path, listing: Listing
-) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
-    before = listing(tmp_path)
-    for out in ("photos", "photos/cat.jpg"):
-        ran = toolkit("export", "--profile", "weak", "--task", "digits", "--out", tmp_path / out)
-        assert ran.refusal == (
-            f"{tmp_path / out} exists and is not a bundle; it will not be replaced."
-        )
-        assert listing(tmp_path) == before
 
 
 def test_demo_and_bench_refuse_an_output_below_a_file(toolkit: Toolkit, tmp_path: Path) -> None:
@@ -365,109 +50,9 @@ def test_demo_and_bench_refuse_an_output_below_a_file(toolkit: Toolkit, tmp_path
     assert ran.refusal == f"cannot make the folder {tmp_path / 'file'} (File exists)."
 
 
-DIGITS = np.zeros((3, 8, 8, 1), np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "sentence"),
-    [
-        (None, "{file} cannot be read (No such file or directory)."),
-        (b"", "{file} cannot be read as .npz (No data left in file)."),
-        (b"PK\x03\x04 garbage", "{file} cannot be read as .npz (File is not a zip file)."),
-        (b"\x80\x04 garbage", "{file} cannot be read as .npz (Cannot load file containing "),
-        (DIGITS, "{file} must be an .npz file with the array x."),
-        ({"images": DIGITS}, "{file} must be an .npz file with the array x."),
-        ({"x": DIGITS[:, :7]}, "{file} holds uint8[7, 8, 1] examples; the branch takes "
-                               "uint8[8, 8, 1]."),
-        ({"x": DIGITS.astype(np.float32)}, "{file} holds float32[8, 8, 1] examples; the branch "
-                                           "takes uint8[8, 8, 1]."),
-        ({"x": DIGITS[:0]}, "{file} must hold at least one example, and only finite numbers."),
-    ],
-    ids=["missing", "empty", "no zip", "pickle", "npy", "no x", "shape", "dtype", "no examples"],
-)  # fmt: skip
-def test_a_bad_calibration_file_is_refused(
-    toolkit: Toolkit, tmp_path: Path, arrays: object, sentence: str
-) -> None:
-    file = tmp_path / "examples.npz"
-    match arrays:
-        case bytes():
-            file.write_bytes(arrays)
-        case np.ndarray():
-            with file.open("wb") as opened:
-                np.save(opened, arrays)
-        case dict():
-            np.savez(file, **arrays)
-    arguments = ("--task", "digits", "--calibration", file, "--out", tmp_path / "out")
-    ran = toolkit("export", "--profile", "weak", *arguments)
-    assert ran.refusal.startswith(sentence.format(file=file))
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_branch_that_needs_more_memory_than_the_profile_has_is_refused(
-    toolkit: Toolkit, own_bundle: Bundle, tmp_path: Path, listing: Listing
-) -> None:
-    (tmp_path / "tiny.toml").write_text('extends = "weak"\nmemory_cap_mib = 10\n')
-    before = listing(tmp_path)
-    arguments = ("--profile", tmp_path / "tiny.toml", "--task", "digits")
-    sentence = toolkit("export", *arguments, "--out", own_bundle.folder).refusal
-    assert sentence.startswith("training takes ")
-    assert int(sentence.split()[2]) > 10
-    assert " MiB even in micro-batches of 1, " in sentence
-    assert sentence.endswith(
-        " MiB more than profile tiny leaves of its 10 MiB; "
-        "a branch with fewer or narrower layers would take less."
-    )
-    assert listing(tmp_path) == before
-
-
-# --- inspect refuses -----------------------------------------------------------------------------
-
-
-def test_inspect_refuses_what_is_no_bundle(toolkit: Toolkit, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    for name in ("none", "file"):
-        assert toolkit("inspect", tmp_path / name).refusal == (
-            f"there is no bundle at {tmp_path / name}; `toolkit export` writes one."
-        )
-    assert toolkit("inspect", tmp_path).refusal == (
-        f"{tmp_path} is not a bundle: it has no manifest.json."
-    )
-
-
-@pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["people", "json"])
-def test_inspect_refuses_a_damaged_model(
-    toolkit: Toolkit, own_bundle: Bundle, as_json: tuple[str, ...]
-) -> None:
-    whole = own_bundle.model.read_bytes()
-    own_bundle.model.write_bytes(whole[:-100])
-    assert toolkit("inspect", own_bundle.folder, *as_json).refusal == (
-        f"{own_bundle.model} is damaged: it has {len(whole) - 100} bytes, "
-        f"and its manifest says {len(whole)}."
-    )
-    middle = len(whole) // 2
-    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-    own_bundle.model.write_bytes(flipped)
-    assert toolkit("inspect", own_bundle.folder, *as_json).refusal == (
-        f"{own_bundle.model} is damaged: its digest is not the manifest's."
-    )
-    (own_bundle.folder / SLICE).unlink()
-    own_bundle.model.write_bytes(whole)
-    assert toolkit("inspect", own_bundle.folder, *as_json).refusal == (
-        f"{own_bundle.slice} cannot be read (No such file or directory)."
-    )
-
-
-def test_inspect_refuses_a_damaged_manifest(toolkit: Toolkit, own_bundle: Bundle) -> None:
-    file = own_bundle.folder / MANIFEST
-    whole = file.read_text()
-    file.write_text(whole[:-50])
-    assert toolkit("inspect", own_bundle.folder).refusal.startswith(
-        f"{file} cannot be read as JSON (Unterminated string "
-    )
-    file.write_text(json.dumps(own_bundle.manifest.to_json() | {"format": 2}))
-    assert toolkit("inspect", own_bundle.folder).refusal == (
-        f"{file} has format 2; this version reads 1."
-    )
+def test_the_version_is_said(toolkit: Toolkit) -> None:
+    ran = toolkit("--version")
+    assert (ran.code, ran.out, ran.err) == (0, f"stemshare {version('stemshare')}\n", "")
 
 
 # --- what nobody foresaw -------------------------------------------------------------------------

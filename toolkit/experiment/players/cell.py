@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from firmware_sim.playing.player import game_of
 from toolkit.errors import ExperimentError
@@ -26,8 +26,9 @@ from toolkit.experiment.cell import (
     StudyOptions,
     check_known,
 )
+from toolkit.zoo import PlayedTask
 
-TASKS = ("atari", "minatar", "cartpole")
+TASKS = get_args(PlayedTask)
 SYNC, ASYNC = MODES = ("sync", "async")
 SCORE_WINDOW = 25  # test episodes in the mean of a score, as in the paper's curves
 

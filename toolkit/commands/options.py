@@ -1,0 +1,28 @@
+"""Options and arguments that several commands have, each defined once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolkit import zoo
+
+ProfileName = Annotated[
+    str, typer.Option(help="A shipped profile (see `toolkit profiles`) or a .toml file.")
+]
+ZooTask = Annotated[zoo.Task, typer.Option(help="Which of the zoo's networks.")]
+ZooTopology = Annotated[zoo.Topology, typer.Option(help="Which layers the branches share.")]
+OwnModel = Annotated[
+    str | None,
+    typer.Option(help="Your own branch, path/to/file.py:function, instead of the zoo's."),
+]
+CalibrationFile = Annotated[
+    Path | None, typer.Option(help="Examples for int8: an .npz file with an array x.")
+]
+BundleFolder = Annotated[Path, typer.Argument(help="Folder that `toolkit export` wrote.")]
+StateFolder = Annotated[Path, typer.Option(help="Folder with the device's checkpoint.")]
+FleetName = Annotated[str, typer.Option(help="Name of the fleet.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Seeds = Annotated[int, typer.Option(help="Number of repetitions, with seeds 0, 1, …", min=1)]

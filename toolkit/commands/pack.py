@@ -1,0 +1,51 @@
+"""`toolkit pack`: one signed file with all that a device needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolkit.commands.options import BundleFolder, FleetName
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "toolkit pack build/weak --fleet greenhouse --device pi-1 -- --task digits --share 0:0.1\n\n"
+    "python -m firmware_sim.device --pack pi-1.pack --state state   (on the device)"
+)
+
+
+def pack(
+    bundle: BundleFolder,
+    fleet: FleetName,
+    device: Annotated[str, typer.Option(help="A device that was provisioned.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="After --: what the device is started with.")
+    ] = None,
+    provisioned: Annotated[
+        Path | None, typer.Option(help="The fleet's folder.", show_default="fleets/<fleet>")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file.", show_default="<folder>/packs/<device>.pack")
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(help="Devices refuse a lower one.", show_default="the time in seconds"),
+    ] = None,
+) -> None:
+    """Put a bundle, the broker's address and a device's credentials into one signed file.
+
+    It holds the device's password and key in the clear: handle it like these.
+    """
+    from toolkit.provisioning.pack import pack as write_pack
+
+    folder = provisioned or Path("fleets") / fleet
+    packed = write_pack(
+        bundle, folder, device, fleet=fleet, out=out, version=version, arguments=arguments or []
+    )
+    kilobytes = packed.file.stat().st_size / 1e3
+    version = packed.index.version
+    typer.echo(f"{packed.file}: version {version} for {device} of {fleet}, {kilobytes:,.0f} kB")
+    if packed.unit:
+        typer.echo(f"  {packed.unit} now allows the bundle's {packed.memory_cap_mib} MiB")
