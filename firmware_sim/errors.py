@@ -4,13 +4,13 @@ StemshareError
 ├── BundleError         a bundle is missing, damaged, or of another format
 ├── PackError           a pack is refused
 ├── RuntimeUnavailable  no TFLite runtime, or not the wanted one, is installed
-├── WrongInput          a signature was given what it does not take
+├── WrongInput          the inputs of a signature are wrong
 ├── TuneError           candidates cannot be timed
 ├── LimitError          the device would need more than its caps
 ├── CheckpointError     a state folder that cannot be used
-├── TaskError           a task cannot be made, restored or trained as asked
-├── Diverged            training has failed for good
-├── FleetRefused        the broker or the aggregator does not take this device
+├── TaskError           a task cannot be made, restored or trained
+├── Diverged            training diverged
+├── FleetRefused        the broker or the aggregator refuses this device
 └── Stopped             the user asked for a stop (exit code 130)
     └── CapReached      the memory cap asked for it (exit code 3)
 """
@@ -38,7 +38,7 @@ class RuntimeUnavailable(StemshareError):
 
 
 class WrongInput(StemshareError):
-    """What was passed to a signature is not what it takes."""
+    """The inputs of a signature have wrong names, shapes or types."""
 
 
 class TuneError(StemshareError):
@@ -54,15 +54,15 @@ class CheckpointError(StemshareError):
 
 
 class TaskError(StemshareError):
-    """A task cannot be made, restored or trained as asked."""
+    """A task cannot be made, restored or trained."""
 
 
 class Diverged(StemshareError):
-    """Training has failed for good."""
+    """Training diverged: continuing cannot help."""
 
 
 class FleetRefused(StemshareError):
-    """The broker or the aggregator does not take this device."""
+    """The broker or the aggregator refuses this device."""
 
 
 class Stopped(StemshareError):

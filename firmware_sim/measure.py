@@ -1,11 +1,11 @@
-"""Trains a model on random numbers and reports its speed and the memory that it took.
+"""Trains a model on random numbers and reports its speed and its peak memory.
 
     python -m firmware_sim.measure MODEL.tflite [--runtime NAME] [--threads N] [--steps N]
         [--batch N] [--device]
 
 Run it in a process of its own: the peak is that of the whole process, as the kernel counts it.
 With --device the process does all that a device does in a round: it loads the agent, plays a game
-if the model learns from one, evaluates, and writes and reads a checkpoint. The answer is one line
+if the model learns from one, evaluates, and writes and reads a checkpoint. The report is one line
 of JSON.
 """
 
@@ -38,9 +38,9 @@ def measure(
     batch: int | None = None,
     device: bool = False,
 ) -> dict[str, object]:
-    """One inference, a warm-up step, then `steps` timed ones on the same batch.
+    """Runs one inference, a warm-up step, then `steps` timed ones on the same batch.
 
-    `batch` is by default what the model takes at once.
+    `batch` is by default the number of samples that the model takes at once.
     """
     if device:
         # What the agent loads counts too.
@@ -52,7 +52,7 @@ def measure(
     imported = peak_memory_bytes()
     loaded = Model(model, runtime=runtime, threads=threads)
     game = _game(loaded) if device else None
-    if device:  # as one that was killed: it begins with what its predecessor left
+    if device:  # a device that was killed starts from its checkpoint
         _checkpoint(loaded, restore=True)
     x = random_input(np.random.default_rng(0), loaded.inputs("infer")["x"])
     answer = loaded.call("infer", x=x)["output"]
@@ -90,7 +90,7 @@ def measure(
 
 
 def _checkpoint(model: Model, *, restore: bool = False) -> None:
-    """Writes a checkpoint with an update in it, and goes on from it."""
+    """Writes a checkpoint with an update in it; with `restore`, continues from it."""
     from firmware_sim.training.checkpoint import Checkpoint, Checkpoints
 
     shared = model.call("get_shared")
@@ -117,13 +117,13 @@ def _evaluate(model: Model) -> None:
         rng = np.random.default_rng(0)
         inputs = model.inputs("evaluate")
         model.call("evaluate", **{name: random_input(rng, s) for name, s in inputs.items()})
-    elif (game := _game(model)) is not None:  # beside the one that it trains in
+    elif (game := _game(model)) is not None:  # a second game, beside that of training
         model.call("infer", x=game.step(0).obs[None])
         game.close()
 
 
 def _game(model: Model) -> AtariGame | None:
-    """A game that has begun, if the model learns from one; without ale-py there is none to play."""
+    """Returns a started Atari game, if the model takes its frames and ale-py is installed."""
     from firmware_sim.errors import TaskError
     from firmware_sim.playing.environments.atari import OBSERVATION, AtariGame
 

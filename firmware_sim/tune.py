@@ -1,12 +1,12 @@
-"""Times every formulation of a branch's layers on this device and writes down the fastest.
+"""Times every formulation of a branch's layers on this device and records the fastest.
 
     python -m firmware_sim.tune CANDIDATES [--runtime NAME] [--threads N] [--rounds N]
         [--out tuning.json]
 
 `toolkit candidates` makes the folder, `toolkit export --tuning` reads the file. Neither
 TensorFlow nor anything else that a device does not have is needed here. All candidates of a layer
-take turns, so that whatever else the device does hits them alike. It needs as much memory as all
-formulations of the largest layer together.
+run alternately, so that other load on the device affects them equally. The memory needed is that of
+all formulations of the largest layer together.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from profiles.errors import StemshareError
 FORMAT = 1  # of the index and of the file that is written
 INDEX = "index.json"
 SET = "set"  # the signature that takes the kernel; every other one is a candidate
-LEAST_ROUNDS = 7  # the median of fewer is an accident
+LEAST_ROUNDS = 7  # the median of fewer is not reliable
 WARM_UPS = 2
 
 
 @dataclass(frozen=True)
 class LayerCandidates:
-    """One layer: its model, and what each signature of it stands for."""
+    """One layer: its model, and the formulation that each signature is."""
 
     name: str
     model: Path
@@ -55,7 +55,7 @@ class Index:
 
 
 def read_index(folder: Path) -> Index:
-    """What is in a folder; files that were damaged on their way are refused."""
+    """Reads the index of a folder; raises `TuneError` if a file is damaged."""
     path = folder / INDEX
     try:
         index = json.loads(path.read_bytes())
@@ -88,7 +88,7 @@ def _layer(folder: Path, entry: Mapping[str, Any]) -> LayerCandidates:
 def time_layer(
     layer: LayerCandidates, *, runtime: str, threads: int, rounds: int
 ) -> dict[str, float]:
-    """The median seconds of each candidate, by its signature."""
+    """Returns the median seconds of each candidate, by its signature."""
     rng = np.random.default_rng(0)
     model = Model(layer.model, runtime=runtime, threads=threads)
     for name, spec in model.inputs(SET).items():
@@ -99,7 +99,7 @@ def time_layer(
         model.call(name, **inputs)
     times: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds):
-        rng.shuffle(names)  # what runs before leaves the caches as it likes
+        rng.shuffle(names)  # the candidate before leaves its data in the caches
         for name in names:
             begin = time.perf_counter()
             model.call(name, **inputs)
@@ -115,7 +115,7 @@ def tune(
     rounds: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What a tuning file holds: how long each candidate took, and the fastest of each layer."""
+    """Returns the content of a tuning file: all times, and the fastest candidate of each layer."""
     chosen_runtime = choose_runtime(runtime)
     layers = {}
     for number, layer in enumerate(index.layers):
@@ -142,15 +142,18 @@ def tune(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    from broker.durable import write_file  # whoever reads a tuning need not have what it loads
+    # Here and not above: code that only reads candidates needs no safetensors.
+    from broker.durable import write_file
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("candidates", type=Path, help="folder that `toolkit candidates` wrote")
     parser.add_argument("--runtime", help="by default the preferred one that is installed")
-    parser.add_argument("--threads", type=int, default=1, help="as the profile will say")
-    parser.add_argument("--rounds", type=int, default=9, help="timings of each candidate")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the profile (default 1)")
+    parser.add_argument(
+        "--rounds", type=int, default=9, help="timings of each candidate (default 9)"
+    )
     parser.add_argument("--out", type=Path, default=Path("tuning.json"))
     args = parser.parse_args(argv)
     if args.rounds < LEAST_ROUNDS or args.threads < 1:

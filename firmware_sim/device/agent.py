@@ -1,9 +1,9 @@
-"""The device agent: algorithm 1, over a fleet that may restart, fall silent or move on.
+"""The device agent: algorithm 1, in a fleet whose parts may restart or be unreachable.
 
-    join → wait for θ_shared → train a round → send what was learnt → wait for the verdict → …
+    join → wait for θ_shared → train a round → send the update → wait for the verdict → …
 
-Every message may be lost or come twice. What was not answered is sent again under the same nonce,
-the aggregator applies it once, and whatever was trained is on disk before it is sent.
+Every message may be lost or arrive twice. An update without an answer is sent again with the same
+nonce, the aggregator applies it once, and every update is on disk before it is sent.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from firmware_sim.errors import FleetRefused
 from firmware_sim.training.checkpoint import Checkpoint
 from firmware_sim.training.rounds import Rounds
 
-# The update came at the wrong time; the device goes on from the newest θ_shared. Any other
-# refusal is this device's own fault and would come again.
+# The update came at the wrong time; the device continues from the newest θ_shared. Any other
+# refusal is caused by this device and would be repeated.
 _GO_ON = {
     Reason.LATE,
     Reason.FOREIGN,
@@ -38,10 +38,10 @@ _GO_ON = {
     Reason.SECOND,
     Reason.FINISHED,
 }
-_WAIT = 1.0  # seconds; how long one look for messages takes at most
+_WAIT = 1.0  # seconds; the longest wait for one message
 _ASK_SECONDS = 3.0  # after joining, before a device asks for θ_shared
 _FLUSH = 3.0  # seconds
-_SHORT_FLUSH = 0.5  # seconds; the link was down when last looked at
+_SHORT_FLUSH = 0.5  # seconds; when the link is known to be down
 
 
 class Agent:
@@ -83,12 +83,12 @@ class Agent:
             fits=lambda shared: self._learner.fits(widened(shared.tensors)),
         )
         self._linked = False
-        self._run = ""  # that the checkpoint was made in
+        self._run = ""  # of the checkpoint
         self._unanswered = b""  # the update that waits for its verdict
         self._after: tuple[str, int] | None = None  # run and round of the last update
 
     def run(self) -> dict[str, float]:
-        """Takes part until the last round; answers the final scores."""
+        """Takes part until the last round; returns the final scores."""
         left = self._rounds.resume()
         self._run = left.run if left else ""
         shared = self._next_shared()
@@ -102,7 +102,7 @@ class Agent:
         return self._finish(shared)
 
     def leave(self) -> None:
-        """Says goodbye, so that no round waits for this device."""
+        """Announces that the device leaves, so that no round waits for it."""
         gone = to_bytes(DeviceState(device=self._device, online=False))
         self._channel.publish(self._topics.state(self._device), gone, retain=True)
         self._channel.transport.flush(_FLUSH if self._linked else _SHORT_FLUSH)
@@ -117,13 +117,13 @@ class Agent:
         assert self._view.aggregator is not None
         exchange, run, number = self._view.aggregator.exchange, shared.run, shared.round
         scores: dict[str, float] = {}
-        # Where nobody waits for a round, one that is half trained counts whenever it is done.
+        # In mode async no round is awaited, so one from the checkpoint counts whenever it is done.
         waiting = self._view.aggregator.mode != "async"
         if left and left.base and left.run == run and not (waiting and left.round != number):
             base, done, number = left.base, left.steps_done, left.round
         else:
             if left and left.base:
-                self._learner.learnt(left.base, exchange)  # for a round that is over: not sent
+                self._learner.learnt(left.base, exchange)  # of a round that is over: not sent
             self._learner.adopt(shared.tensors)
             base, done = self._learner.shared(), 0
             scores = self._rounds.evaluate(number)
@@ -151,7 +151,7 @@ class Agent:
         return update
 
     def _deliver(self, payload: bytes) -> None:
-        """Sends an update until there is a verdict, or its round is over anyway."""
+        """Sends an update until there is a verdict, or its round is over."""
         update = from_bytes(Update, payload, limit=self._limit)
         self._unanswered = payload
         self._after = update.run, update.round
@@ -194,21 +194,21 @@ class Agent:
 
     def _next_shared(self) -> Shared:
         """Waits for a θ_shared that this device has not yet sent an update for."""
-        asked, patience, told = self._clock(), self._first_patience, False
+        asked, patience, reported = self._clock(), self._first_patience, False
         self._log.progress("waiting for the fleet")
         while True:
             while self._look(0.0):
-                pass  # after a long silence many have come, and only the newest is of use
+                pass  # after an outage many may wait, and only the newest is of use
             shared = self._view.shared
             if shared is not None and self._is_next(shared):
                 return replace(shared, tensors=widened(shared.tensors))
             self._look(self._patience)
             if self._clock() - asked > patience and self._all_is_sent():
-                self._announce()  # a lost verdict or reply comes again
+                self._announce()  # so that a lost verdict or reply is sent again
                 asked, patience = self._clock(), self._rounds.plan.resend_seconds
-                if not told and (reason := self._why_nothing_comes()):
+                if not reported and (reason := self._why_nothing_comes()):
                     self._log.event("waiting", reason=reason)
-                    told = True
+                    reported = True
 
     def _why_nothing_comes(self) -> str:
         if self._view.joined and self._view.lacks_shared:
@@ -220,21 +220,21 @@ class Agent:
         }.get(status, "")
 
     def _is_next(self, shared: Shared) -> bool:
-        if shared.last:  # of a run that this device was in, and not a leftover on the broker
+        if shared.last:  # of a run of this device, not a retained message of an older one
             return self._view.joined or shared.run == self._run
         if not self._view.joined:
             return False
         return self._after is None or shared.run != self._after[0] or shared.round > self._after[1]
 
     def _look(self, timeout: float) -> bool:
-        """Takes one event, if there is one within `timeout` seconds."""
+        """Handles one event; returns False if there was none within `timeout` seconds."""
         self._rounds.check_stop()
         event = self._channel.receive(timeout)
         match event:
             case Connected():
                 self._linked = True
                 self._log.event("connected")
-                held = not self._all_is_sent()  # the transport sends it again by itself
+                held = not self._all_is_sent()  # the transport sends it again itself
                 self._announce()
                 if not held:
                     self._send()
@@ -270,7 +270,7 @@ class Agent:
         return bool(known) and known != instance
 
     def _all_is_sent(self) -> bool:
-        """Nothing waits in the transport: over a slow or broken link, copies would pile up."""
+        """Whether the transport's queue is empty; otherwise copies would pile up in it."""
         return self._linked and self._channel.transport.flush(0.0)
 
     def _announce(self) -> None:

@@ -1,11 +1,11 @@
-"""How a device sends less: quantised updates with error feedback.
+"""Smaller updates: quantised, with error feedback.
 
-    e ← e + Δ        what was learnt, and what rounding has kept back so far
+    e ← e + Δ        what was learnt, and the error of rounding so far
     send Q(e)
     e ← e - Q⁻¹(Q(e))
 
-So whatever was sent in all differs from whatever was learnt in all by e alone, at most one step of
-the last scale. e is in every checkpoint: the device may be killed at any moment.
+So the sum of what was sent differs from the sum of what was learnt by e alone, at most one step of
+the last scale. e is in every checkpoint, since the device may be killed at any moment.
 
 An update that is refused as late is lost, as it would be in float32; e stays as it is. In another
 run θ_shared is another, and what was learnt for the old one is no correction of it: e ← 0.
@@ -26,23 +26,23 @@ from firmware_sim.training.checkpoint import Residual
 
 
 class Compression:
-    """Encodes what a device learns, and keeps in `residual` what could not be sent."""
+    """Encodes updates, and keeps the error of rounding in `residual`."""
 
     def __init__(self, encoding: str, residual: Residual) -> None:
         self.encoding = encoding
         self._residual = residual
 
     def enter(self, run: str) -> None:
-        """From now on updates are for this run."""
+        """Starts a run: a residual of another run is dropped."""
         if self._residual.run != run:
             self._residual.run, self._residual.tensors = run, {}
 
     def compress(
         self, learnt: Tensors, *, device: str, round: int, everything: bool
     ) -> dict[str, Array]:
-        """What to send; the same device, round and numbers always give the same bytes.
+        """Returns the encoded update; the same device, round and numbers give the same bytes.
 
-        `everything` says that the fleet knows no tensors but these.
+        `everything` states that the fleet has no tensors but these.
         """
         kept = self._residual.tensors
         wanted = {name: x + kept[name] if name in kept else x for name, x in learnt.items()}
@@ -62,6 +62,6 @@ class Compression:
 
 
 def _rng(device: str, round: int) -> np.random.Generator:
-    """Devices must not round alike, or their errors would add up instead of averaging out."""
+    """Random numbers of the device's own: equal rounding on all devices would add up in a mean."""
     seed = hashlib.sha256(f"{device}/{round}".encode()).digest()
     return np.random.default_rng(int.from_bytes(seed[:16], "little"))

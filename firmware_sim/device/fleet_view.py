@@ -1,4 +1,4 @@
-"""What a device knows of its fleet from the messages it has received; pure, no I/O."""
+"""The state of the fleet, as a device knows it from received messages; no I/O."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from broker.errors import WireError
 from broker.protocol.messages import AggregatorState, Shared, Verdict, from_bytes
 from broker.protocol.topics import Topics
 
-_RUNS = 2  # θ_shared is kept of the aggregator's run and of one that may become it
+_RUNS = 2  # θ_shared is kept for the aggregator's run and for one that may follow it
 
 
 class FleetView:
-    """The newest of everything; messages may come twice, late and in any order."""
+    """The newest message of each kind; messages may arrive twice, late and in any order."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class FleetView:
 
     @property
     def joined(self) -> bool:
-        """The aggregator of this run has accepted our birth."""
+        """Whether the aggregator of this run has accepted this device."""
         mine = self.aggregator and self.join and self.join.run == self.aggregator.run
         return bool(mine and self.join and self.join.accepted)
 
     def take(self, topic: str, payload: bytes) -> None:
-        """Learns from a message; `WireError` if it is none."""
+        """Updates the view from a message; raises `WireError` if it is none."""
         topics, device = self._topics, self._device
         if topic == topics.aggregator_state:
             self.aggregator = from_bytes(AggregatorState, payload)
@@ -68,7 +68,7 @@ class FleetView:
                 self.join = verdict
 
     def _take_shared(self, shared: Shared) -> None:
-        """Other runs too: a new run's θ_shared may come before the word that there is one."""
+        """Keeps other runs too: θ_shared of a new run may arrive before the aggregator's state."""
         known = self._shared.get(shared.run)
         if known is not None and (shared.round, shared.last) <= (known.round, known.last):
             return

@@ -1,4 +1,4 @@
-"""Training alone: the baseline without any broker, with the same steps and checkpoints."""
+"""Training without a fleet: the baseline, with the same steps and checkpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RUN = "isolated"
 
 
 def train_alone(rounds: Rounds, count: int) -> dict[str, float]:
-    """`count` rounds, those of a predecessor included; answers the last scores."""
+    """Trains `count` rounds, those before a restart included; returns the last scores."""
     left = rounds.resume()
     if left is not None and left.run != RUN:
         raise CheckpointError("the checkpoint was made in a fleet; give another --state.")

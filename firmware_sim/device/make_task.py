@@ -1,4 +1,4 @@
-"""What a device can train on; `make_task` is the only way in."""
+"""The tasks that a device can train on; `make_task` makes any of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TaskOptions(PlayerOptions):
 
 
 def make_task(name: str, bundle: Bundle, options: TaskOptions) -> Task:
-    """The named task for a bundle; what does not fit together is refused before data are read."""
+    """Returns the named task for a bundle; raises before data are read if they do not fit."""
     match name:
         case "digits":
             _no_data(name, options)
@@ -48,7 +48,8 @@ def make_task(name: str, bundle: Bundle, options: TaskOptions) -> Task:
         case "cifar10":
             x = check_kind(name, bundle, cifar10.EXAMPLE)
             data = _data(name, options, "CIFAR-10's archive, or the folder with its batches")
-            examples = cifar10.read_cifar10(data, options.share)  # no more of it is ever held
+            # No more than the share is ever in memory.
+            examples = cifar10.read_cifar10(data, options.share)
             check_examples(str(data), examples, x)
             return LabelledTask(examples, batch=x.shape[0], seed=options.seed)
         case "atari" | "minatar" | "cartpole" | "play":

@@ -1,10 +1,10 @@
-"""A pack: one signed file with all that a device needs, as `toolkit pack` writes it.
+"""The format of a pack: one signed file with all that a device needs, from `toolkit pack`.
 
 It is a plain tar file: `key`, `signature`, `index.json`, then the files of `LIMITS` in their order.
 The signature covers the index, and the index has size and digest of every file. A tar file can
-say a lot (links, owners, paths that lead elsewhere), so it is not interpreted: each header must be,
-byte for byte, the one that a file of the expected name and size has. Until the signature is found
-good, nothing is read but itself, the key and the text that it covers.
+contain links, owners and paths to other folders, so it is not interpreted: each header must be,
+byte for byte, that of a file of the expected name and size. Until the signature is verified,
+nothing is read but itself, the key and the index.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from firmware_sim.errors import PackError
 
 FORMAT = 1  # of the pack; readers refuse any other
 KEY, SIGNATURE, INDEX = "key", "signature", "index.json"
-SIGNED_AS = b"stemshare pack 1\n"  # before the index: the key may sign other things as well
+SIGNED_AS = b"stemshare pack 1\n"  # precedes the index, since the key may sign other things as well
 BUNDLE, CREDENTIALS = "bundle", "credentials"
 CREDENTIAL_FILES = ("ca.pem", "certificate.pem", "key.pem", "password")
 _KIB, _MIB = 2**10, 2**20
 INDEX_LIMIT = 64 * _KIB
-# Most bytes of each file. A pack has exactly these, in this order.
+# The most bytes of each file. A pack has exactly these files, in this order.
 LIMITS = {
     f"{BUNDLE}/{MANIFEST}": 4 * _MIB,
     **{f"{BUNDLE}/{name}": 512 * _MIB for name in FILES},
     **{f"{CREDENTIALS}/{name}": 64 * _KIB for name in CREDENTIAL_FILES},
 }
-HIGHEST_VERSION = 2**53  # JSON's readers agree on whole numbers up to here
-BLOCK = 512  # bytes; a tar file consists of such
+HIGHEST_VERSION = 2**53  # all readers of JSON represent whole numbers exactly up to here
+BLOCK = 512  # bytes; a tar file consists of such blocks
 END = bytes(2 * BLOCK)
 _PIECE = _MIB
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the index says of a file."""
+    """Size and digest of a file, from the index."""
 
     bytes: int
     sha256: str
@@ -91,7 +91,7 @@ def key_text(key: bytes) -> str:
 
 
 def read_key(path: Path) -> bytes:
-    """A public key, as hexadecimal digits."""
+    """Reads a public key, written as hexadecimal digits."""
     try:
         text = path.read_bytes()[: 4 * KEY_BYTES].decode("ascii", "replace").strip()
     except OSError as error:
@@ -102,7 +102,7 @@ def read_key(path: Path) -> bytes:
 
 
 def parse_index(text: bytes) -> Index:
-    """An index that was signed by a trusted key, checked all the same: its maker may be newer."""
+    """Parses a signed index; it is checked, since a newer version may have written it."""
     try:
         table = json.loads(text)
     except (ValueError, RecursionError):
@@ -138,7 +138,7 @@ def _is_number(value: Any, least: int, most: int) -> bool:
 
 
 def read_signed(file: BinaryIO, pack: Path, trusted: bytes | None) -> tuple[bytes, bytes]:
-    """The key and the index, once the signature is found good."""
+    """Returns the key and the index; raises `PackError` unless the signature is valid."""
     _expect(file, header(KEY, KEY_BYTES), pack)
     key = file.read(KEY_BYTES)
     _expect(file, padding(KEY_BYTES) + header(SIGNATURE, SIGNATURE_BYTES), pack)
@@ -159,7 +159,7 @@ def read_signed(file: BinaryIO, pack: Path, trusted: bytes | None) -> tuple[byte
 
 
 def unpack(file: BinaryIO, index: Index, text: bytes, pack: Path, draft: Path) -> None:
-    """Copies what follows the signed index to an empty folder; all of it is right, or it raises."""
+    """Copies the files after the index to an empty folder; raises `PackError` if one is wrong."""
     _check_size(file, index, len(text), pack)
     for name in (BUNDLE, CREDENTIALS):
         (draft / name).mkdir(mode=0o700)
@@ -177,7 +177,7 @@ def unpack(file: BinaryIO, index: Index, text: bytes, pack: Path, draft: Path) -
 
 
 def _check_size(file: BinaryIO, index: Index, index_bytes: int, pack: Path) -> None:
-    """A file that is cut off, or has something behind its end, is refused before it is unpacked."""
+    """Raises `PackError` if the file is cut off or longer than its index states."""
     sizes = [KEY_BYTES, SIGNATURE_BYTES, index_bytes, *(e.bytes for e in index.files.values())]
     wanted = sum(BLOCK + size + len(padding(size)) for size in sizes) + len(END)
     if os.fstat(file.fileno()).st_size != wanted:
@@ -196,7 +196,7 @@ def _copy(file: BinaryIO, target: Path, entry: Entry, pack: Path) -> None:
 
 
 def _private(path: Path) -> BinaryIO:
-    """A new file for its owner alone."""
+    """Creates a file that only its owner may read."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 

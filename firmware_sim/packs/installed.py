@@ -1,9 +1,9 @@
 """The packs of a device: the one in use, and how another takes its place.
 
-They are in `STATE/packs/<version>/`. A new one is unpacked beside and gets its name in one step, so
-whatever happens there is one that is whole, and the highest version is the one in use.
+They are in `STATE/packs/<version>/`. A new one is unpacked beside them and renamed in one step, so
+that one is complete at any moment; the highest version is in use.
 
-Which key is trusted: the one that the user gives, else the one of the first pack ever installed.
+The trusted key is the one that the user gives, else that of the first pack ever installed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DRAFT = ".new-"
 
 @dataclass(frozen=True)
 class Installed:
-    """A pack that is unpacked on this device."""
+    """A pack that is installed on this device."""
 
     folder: Path
     index: Index
@@ -50,7 +50,7 @@ class Installed:
 
 
 class Packs:
-    """What is installed in a device's state folder, which is ours until `close`."""
+    """The packs in a device's state folder, which is locked until `close`."""
 
     def __init__(self, state: Path, *, trusted: bytes | None = None) -> None:
         self._folder = state / "packs"
@@ -71,11 +71,11 @@ class Packs:
 
     @property
     def version(self) -> int:
-        """The highest that was ever installed here, or 0."""
+        """The highest version that was ever installed here, or 0."""
         return max(self._versions(), default=0)
 
     def current(self) -> Installed | None:
-        """The one in use; its files are compared with its index, for memory cards decay."""
+        """Returns the pack in use; compares its files with its index, since memory cards decay."""
         if not (version := self.version):
             return None
         folder = self._folder / str(version)
@@ -90,9 +90,9 @@ class Packs:
         return Installed(folder, index)
 
     def install(self, pack: Path, check: Callable[[Index], None] = lambda index: None) -> None:
-        """Makes the pack the one in use, or raises and changes nothing.
+        """Puts the pack into use, or raises `PackError` and changes nothing.
 
-        `check` may refuse what the signed index says.
+        `check` may raise as well, after it has read the signed index.
         """
         try:
             with pack.open("rb") as file:
@@ -103,7 +103,7 @@ class Packs:
                 check(index)
                 draft = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self._folder))  # mode 0700
                 unpack(file, index, text, pack, draft)
-            if key != self._kept:  # from now on no other key will do, unless the user gives one
+            if key != self._kept:  # from now on the only trusted key, unless the user gives another
                 write_file(self._folder / _TRUSTED, key_text(key).encode())
                 self._kept = self._trusted = key
             self._take_place(draft, index.version)
@@ -111,11 +111,11 @@ class Packs:
             where = error.filename or pack
             raise PackError(f"{where} cannot be read or written ({error.strerror}).") from None
         finally:
-            for left in self._folder.glob(f"{_DRAFT}*"):  # also what a kill has left
+            for left in self._folder.glob(f"{_DRAFT}*"):  # also those that a kill left behind
                 shutil.rmtree(left, ignore_errors=True)
 
     def _is_here(self, index: Index, text: bytes, pack: Path) -> bool:
-        """Whether this very pack is in use and whole; what may not take its place is refused."""
+        """Whether this pack is in use and undamaged; raises if it may not be installed."""
         version = self.version
         if not version:
             return False
@@ -127,7 +127,7 @@ class Packs:
         try:
             kept = (self._folder / str(version) / INDEX).read_bytes()
             mine = parse_index(kept)
-        except (PackError, OSError):  # damaged: it is replaced
+        except (PackError, OSError):  # the installed pack is damaged, so it is replaced
             return False
         if index.version == version and text != kept:
             raise PackError(f"{pack} is another pack with the installed one's version {version}.")

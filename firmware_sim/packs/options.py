@@ -1,4 +1,4 @@
-"""The device's command line, where a pack may say a part of it."""
+"""The device's command line, of which a pack may contain a part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firmware_sim.errors import PackError
 from firmware_sim.packs.format import Index, read_key
 from firmware_sim.packs.installed import Installed, Packs
 
-# What a pack brings, and nobody can give beside it.
+# Options that a pack sets; they cannot be given beside it.
 _BROUGHT = (
     "bundle",
     "fleet",
@@ -26,7 +26,8 @@ _BROUGHT = (
     "certificate_file",
     "key_file",
 )
-_OF_THE_MACHINE = ("pack", "trust", "state")  # no pack can say where it is kept and whom to trust
+# A pack cannot set where it is kept and which key is trusted.
+_OF_THE_MACHINE = ("pack", "trust", "state")
 
 
 def add_pack_options(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +42,9 @@ def add_pack_options(parser: argparse.ArgumentParser) -> None:
 def options_of(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, log: Log
 ) -> argparse.Namespace:
-    """The options, those of a pack included; what the user says counts more than what it says.
+    """Returns the options, those of a pack included; options of the user override them.
 
-    A pack that is refused leaves the installed one in use, if there is one.
+    If a pack is refused, the installed one stays in use, if there is one.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
@@ -65,7 +66,7 @@ def options_of(
         _require(parser, args, "task")
         unless_all_is_well.pop_all()
     _take_from(installed, args)
-    args.packs = packs  # its lock is ours until we end
+    args.packs = packs  # holds the lock until the process ends
     return args
 
 
@@ -81,7 +82,7 @@ def _take_from(installed: Installed, args: argparse.Namespace) -> None:
 
 
 def check_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Refuses arguments of a pack that the device would not understand, or must not take."""
+    """Raises `PackError` for arguments in a pack that are unknown or not allowed there."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -96,7 +97,7 @@ def check_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
 def _install(
     packs: Packs, pack: Path, parser: argparse.ArgumentParser, argv: Sequence[str], log: Log
 ) -> Installed:
-    """The pack, or the one that stays in use because this one would not run."""
+    """Installs the pack; returns it, or the one that stays in use because this one is refused."""
 
     def check(index: Index) -> None:
         check_arguments(parser, index.arguments)
@@ -126,7 +127,7 @@ def _require(parser: argparse.ArgumentParser, args: argparse.Namespace, *names: 
 
 
 def _given(parser: argparse.ArgumentParser, args: argparse.Namespace, names: Sequence[str]) -> str:
-    """The first of these that is not as it is by default."""
+    """Returns the first of these options that differs from its default."""
     given = (name for name in names if getattr(args, name) != parser.get_default(name))
     name = next(given, "")
     return name and f"--{name.replace('_', '-')}"

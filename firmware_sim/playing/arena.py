@@ -42,9 +42,7 @@ class MemoryArena:
 
     def read(self, start: int, stop: int) -> bytes | bytearray:
         number, offset = divmod(start, CHUNK)
-        if (
-            offset + stop - start <= CHUNK
-        ):  # as most do; joining pieces takes as long as all the rest
+        if offset + stop - start <= CHUNK:  # as most do; joining pieces is slower
             return self._chunks[number - self._first][offset : offset + stop - start]
         return b"".join(
             self._chunks[number - self._first][begin:end]

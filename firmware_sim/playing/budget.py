@@ -1,4 +1,4 @@
-"""How large a device's replay is, and where it is kept."""
+"""The size of a device's replay, and where it is kept."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from firmware_sim.playing.plain_replay import PlainReplay, entry_bytes
 from firmware_sim.playing.replay import ENTRY_BYTES, MOST_FRAMES, StackedReplay, bytes_for
 from firmware_sim.training.limits import stored_bytes
 
-# What a device takes beside the replay and what the export has measured, which includes the agent
-# and two games: mini-batches, an index, and how unlike two runs are.
+# Memory beside the replay and what the export measured, which includes the agent and two games:
+# mini-batches, an index, and the difference between two runs.
 PLAYER_BYTES = 6 * 2**20
 LEAST_REPLAY_BYTES = 2**20
 
@@ -19,7 +19,7 @@ LEAST_REPLAY_BYTES = 2**20
 def make_replay(
     bundle: Bundle, options: PlayerOptions, environment: Environment
 ) -> StackedReplay | PlainReplay:
-    """As many observations as the user says, else as many as fit what the profile's caps leave."""
+    """Returns a replay of the size that the user chose, or that the profile's caps leave."""
     if environment.stacked:
         return _stacked(bundle, options)
     if options.replay_folder is not None:
@@ -45,7 +45,7 @@ def _stacked(bundle: Bundle, options: PlayerOptions) -> StackedReplay:
 
 
 def memory_left(bundle: Bundle) -> int:
-    """Bytes for a replay: the profile's cap without what training and playing take."""
+    """Returns the bytes for a replay: the profile's cap without training and playing."""
     profile, training = bundle.manifest.profile, bundle.measured.peak_bytes
     left = profile.memory_cap_mib * 2**20 - training - PLAYER_BYTES
     if left < LEAST_REPLAY_BYTES:
@@ -58,7 +58,7 @@ def memory_left(bundle: Bundle) -> int:
 
 
 def storage_left(bundle: Bundle) -> int:
-    """Bytes for a replay on disk: the profile's cap without the bundle and its checkpoints."""
+    """Returns the bytes for a replay on disk: the cap without the bundle and its checkpoints."""
     profile = bundle.manifest.profile
     taken = stored_bytes(bundle.manifest)
     left = profile.storage_cap_mib * 2**20 - taken

@@ -1,15 +1,15 @@
 """Plays a game and learns from it by double deep Q-learning.
 
-The arithmetic is in the bundle's `train`, and nothing here knows the network:
+The arithmetic is in the bundle's `train`; nothing here depends on the network:
 
     target = r + γ·(1 - done)·Q(s', argmax_a Q(s', a; θ); θ⁻)
     loss = huber(Q(s, a; θ) - target)
 
-Here is the player. Every step it acts, stores what came of it, and, once the replay is warm,
-trains on one mini-batch. At each synchronisation θ⁻ ← θ, and what was merged plays a test episode.
+Here is the player. At every step it acts, stores the result, and, once the replay is warm, trains
+on one mini-batch. At each synchronisation θ⁻ ← θ, and the merged network plays a test episode.
 
 The replay and the game in progress are too large to be part of the state: after a restart the
-player goes on with its count of steps, hence with its ε, and fills a new replay first.
+player continues with its count of steps, hence with its ε, and fills a new replay first.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Memory(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether something had to go already."""
+        """Whether a step was dropped already."""
 
     def __len__(self) -> int:
         """Steps held."""
 
     def begin(self, obs: Array) -> None:
-        """The first observation of an episode."""
+        """Stores the first observation of an episode."""
 
     def add(self, action: int, reward: float, done: bool, obs: Array) -> None:
-        """One step from the newest observation to this one."""
+        """Stores one step from the newest observation to this one."""
 
     def sample(self, rng: np.random.Generator, size: int) -> Transitions:
-        """Uniform over the steps held, with repetition."""
+        """Draws uniformly from the steps held, with repetition."""
 
 
 class DqnTask:
@@ -64,8 +64,8 @@ class DqnTask:
         options: DqnOptions,
         seed: int = 0,
     ) -> None:
-        """`name` tells states of different games apart; `environment` makes the game, in episodes
-        of at most so many steps."""
+        """`name` distinguishes states of different games; `environment` makes the game, given the
+        most steps of an episode."""
         self._make_environment = environment
         self._make_replay = replay
         self._batch = batch
@@ -88,7 +88,7 @@ class DqnTask:
         return self._learn(model, steps, signature_for(exchange))
 
     def evaluate(self, model: Model) -> dict[str, float]:
-        """Mean points of the test episodes, which the seed and the count of steps decide."""
+        """Returns the mean points of test episodes, which seed and count of steps determine."""
         options = self._options
         rng = np.random.default_rng((self._seed, self._step, 1))
         with closing(self._make_environment(options.test_steps)) as environment:
@@ -109,11 +109,11 @@ class DqnTask:
 
     def restore(self, state: Mapping[str, Array]) -> None:
         seed, step = unpack(state, self._digest, "seed", "step")
-        del self.replay  # before there is another: there is room for one
+        del self.replay  # first: there is memory for one only
         self._begin(seed, step)
 
     def synchronised(self, model: Model) -> None:
-        """θ⁻ ← θ: what was merged goes into the target network too."""
+        """θ⁻ ← θ: the merged values go into the target network too."""
         model.call("sync_target")
 
     def _begin(self, seed: int, step: int) -> None:
@@ -147,7 +147,7 @@ class DqnTask:
             del batch
 
     def _play(self, model: Model, environment: Environment, outputs: int) -> None:
-        """One action, and what came of it goes into the replay."""
+        """Takes one action and stores its result in the replay."""
         options = self._options
         epsilon = exploration(self._step, options)
         output = choose(model, self._obs, epsilon, outputs, self._rng)
@@ -165,7 +165,7 @@ class DqnTask:
 
 
 def choose(model: Model, obs: Array, epsilon: float, outputs: int, rng: np.random.Generator) -> int:
-    """With probability ε any output, else argmax_a Q(s, a; θ)."""
+    """Returns any output with probability ε, else argmax_a Q(s, a; θ)."""
     if rng.random() < epsilon:
         return int(rng.random() * outputs)
     return int(model.call("infer", x=obs[None])["output"].argmax())
@@ -177,7 +177,7 @@ def sign(points: float) -> float:
 
 
 def outputs_for(model: Model, environment: Environment, name: str) -> int:
-    """How many outputs the model has, if these are actions of the game."""
+    """Returns the number of outputs of the model; raises if they cannot be actions of the game."""
     spec = environment.observation
     blank = np.zeros((1, *spec.shape), spec.dtype)
     outputs = int(model.call("infer", x=blank)["output"].shape[-1])

@@ -42,7 +42,7 @@ _FROM_ON = [np.uint32(0x01010101 >> 8 * k << 8 * k) for k in range(STACK)]
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What is put on the canvases of a batch: whole frames, then moves, then changes.
+    """What is drawn on the canvases of a batch: whole frames, then moves, then changes.
 
     Rows and pixels are counted through all canvases.
     """
@@ -55,7 +55,7 @@ class _Step:
 
 
 class Frames:
-    """The newest frames, numbered from the first one ever; at most `most`, in so many chunks."""
+    """The newest frames, numbered from the first one ever; at most `most`, in `chunks` chunks."""
 
     def __init__(self, shape: tuple[int, int], *, most: int, chunks: int, arena: Arena) -> None:
         self._shape = shape
@@ -68,11 +68,11 @@ class Frames:
         if chunks < LEAST_CHUNKS:
             raise ValueError(f"frames take at least {LEAST_CHUNKS * CHUNK} bytes.")
         self.first = 0  # the oldest that can be shown
-        self.end = 0  # the newest, and one
+        self.end = 0  # number of the next frame
         self._most = most
         self._chunks = chunks
         self._arena = arena
-        # A chain stays until all of it is old, so there may be almost one more than is asked for.
+        # A chain is dropped as a whole, so almost one more chain than `most` may be held.
         self._rows = most + CHAIN
         self._position = np.zeros(self._rows, np.int64)
         self._changes = np.zeros(self._rows, np.uint16)
@@ -85,7 +85,7 @@ class Frames:
 
     @property
     def stored_bytes(self) -> int:
-        """From the oldest record to the newest, with the gaps at the ends of chunks."""
+        """Bytes from the oldest record to the newest, with the gaps at the ends of chunks."""
         return self._head - int(self._position[self.first % self._rows]) if self.end else 0
 
     def append(self, frame: Array) -> None:
@@ -106,7 +106,7 @@ class Frames:
         self.end += 1
 
     def stacks(self, newest: Array, out: Array) -> tuple[Array, Array]:
-        """Of each frame in `newest` the STACK frames before it, and the STACK that end with it.
+        """Returns, for each of `newest`, the STACK frames before it and the STACK that end with it.
 
         Both are uint8 [n, pixels, STACK], the oldest frame first; where they would begin before
         the first frame, that one is shown. They lie in `out`, uint32 [2, n, pixels].
@@ -135,7 +135,7 @@ class Frames:
         return before, after
 
     def _steps(self, newest: Array) -> list[_Step]:
-        """Some steps to the oldest frames, from their keys on, then one to each later frame."""
+        """Returns the steps from the keys to the oldest frames, then one to each later frame."""
         oldest = np.maximum(newest - STACK, self.first)
         keys = oldest - self._after[oldest % self._rows]
         # Frames by step and sample; 0 is the step to the oldest, where some have no frames before.
@@ -182,7 +182,7 @@ class Frames:
         ]
 
     def _read(self, oldest: Array, newest: Array) -> tuple[Array, Array]:
-        """All records from each oldest to its newest, and what to add to a position of theirs."""
+        """Returns all records from each oldest to its newest, and the offset of their positions."""
         last = newest % self._rows
         changes, moves = self._counts(last)
         starts = self._position[oldest % self._rows]
@@ -195,7 +195,7 @@ class Frames:
         return np.frombuffer(data, np.uint8), np.cumsum(lengths) - lengths - starts
 
     def _counts(self, rows: Array) -> tuple[Array, Array]:
-        """Of changes and moves, in a type in which sums are right."""
+        """Returns the numbers of changes and moves, in a type in which sums do not overflow."""
         return self._changes[rows].astype(np.int64), self._moves[rows].astype(np.int64)
 
     def _put_on(self, canvas: Array, step: _Step) -> None:
@@ -207,7 +207,7 @@ class Frames:
         canvas.reshape(-1)[step.places] = step.values
 
     def _make_room(self, start: int) -> None:
-        """Drops the oldest chains until one more frame at `start` is within both limits."""
+        """Drops the oldest chains until one more frame at `start` fits both limits."""
         while self._oldest_chunk() <= start // CHUNK - self._chunks or (
             self._second_chain() <= self.end + 1 - self._most
         ):
@@ -225,7 +225,7 @@ class Frames:
 
 
 def _ranges(starts: Array, counts: Array) -> Array:
-    """start, start + 1, …, `count` numbers each, one range behind the other."""
+    """Returns start, start + 1, …, `count` numbers each, one range after the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     ranges: Array = np.repeat(starts - (ends - counts), counts) + np.arange(total)
@@ -233,7 +233,7 @@ def _ranges(starts: Array, counts: Array) -> Array:
 
 
 def _before(counts: Array) -> Array:
-    """How many there are before each, and in all."""
+    """Returns the sum before each, and the total."""
     return np.concatenate([[0], np.cumsum(counts)])
 
 

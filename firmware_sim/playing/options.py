@@ -1,4 +1,4 @@
-"""How a player explores, learns and is tested: the paper's numbers, and ours for small games."""
+"""How a player explores, learns and is tested: the paper's values, and ours for small games."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from firmware_sim.errors import TaskError
 class DqnOptions:
     """The choices around double Q-learning; γ, the loss and its optimiser are in the bundle.
 
-    Defaults are the paper's, unless it says otherwise here. Steps are actions of the player.
+    Defaults are the paper's, except where a comment states its value. A step is one action.
     """
 
     warm_up_steps: int = 1_000  # played before the first mini-batch (the paper: 50,000)
@@ -65,7 +65,7 @@ CARTPOLE = DqnOptions(
     test_steps=500,
     clip_rewards=False,
 )
-# As Young and Tian have it, who made MinAtar, but for a game that goes on and on.
+# The values of Young and Tian, who made MinAtar, but with a limit to the length of episodes.
 MINATAR = DqnOptions(
     warm_up_steps=5_000,
     exploration_steps=100_000,
@@ -76,14 +76,14 @@ MINATAR = DqnOptions(
 
 
 def usual_options(game: str) -> DqnOptions:
-    """What suits a game, by its name for `make_environment`; for unknown ones the paper's."""
+    """Returns the usual options of a game, by its name for `make_environment`; else the paper's."""
     if game in ("cartpole", "CartPole-v1"):
         return CARTPOLE
     return MINATAR if game.startswith("minatar/") else DqnOptions()
 
 
 def exploration(step: int, options: DqnOptions) -> float:
-    """ε of a step, counted from the first ever: from the first value to the last, linearly."""
+    """Returns ε of a step: it falls linearly from the first value to the last."""
     if step >= options.exploration_steps:
         return options.last_exploration
     fallen = (options.first_exploration - options.last_exploration) / options.exploration_steps

@@ -20,7 +20,7 @@ LEAST_ENTRIES = 4
 
 
 def entry_bytes(observation: TensorSpec) -> int:
-    """What an entry takes: the observation, its action, reward, done and begins."""
+    """Returns the bytes of an entry: the observation, its action, reward, done and begins."""
     return math.prod(observation.shape) * observation.dtype.itemsize + 4 + 4 + 4 + 1
 
 
@@ -43,7 +43,7 @@ class PlainReplay:
         self._reward = np.zeros(self.capacity, np.float32)
         self._done = np.zeros(self.capacity, np.float32)
         self._begins = np.zeros(self.capacity, np.bool_)
-        self._end = 0  # the newest entry, and one
+        self._end = 0  # number of the next entry
         self._steps = 0  # entries held that a step led to
 
     def __len__(self) -> int:
@@ -52,17 +52,17 @@ class PlainReplay:
 
     @property
     def full(self) -> bool:
-        """Whether something had to go already."""
+        """Whether an entry was overwritten already."""
         return self._end > self.capacity
 
     def begin(self, obs: Array) -> None:
-        """The first observation of an episode."""
+        """Stores the first observation of an episode."""
         if self._end and self._begins[(self._end - 1) % self.capacity]:
             raise ValueError("an episode has at least one step.")
         self._begins[self._store(obs)] = True
 
     def add(self, action: int, reward: float, done: bool, obs: Array) -> None:
-        """One step from the newest observation to this one."""
+        """Stores one step from the newest observation to this one."""
         if not self._end:
             raise ValueError("an episode begins with an observation, not with a step.")
         row = self._store(obs)
@@ -71,7 +71,7 @@ class PlainReplay:
         self._steps += 1
 
     def sample(self, rng: np.random.Generator, size: int) -> Transitions:
-        """Uniform over the steps whose observations are both still held, with repetition."""
+        """Draws uniformly from the steps whose observations are both held, with repetition."""
         if not self._steps:
             raise ValueError("there is no step to draw yet.")
         rows = self._rows(rng, size)
@@ -88,7 +88,7 @@ class PlainReplay:
         )
 
     def _rows(self, rng: np.random.Generator, size: int) -> Array:
-        """Of any entries but the oldest, which was arrived at from one that is gone."""
+        """Draws rows of any entries but the oldest, whose predecessor is overwritten."""
         if not self.full:
             return rng.integers(1, self._end, size)
         return rng.integers(self._end + 1, self._end + self.capacity, size) % self.capacity
@@ -96,7 +96,7 @@ class PlainReplay:
     def _store(self, obs: Array) -> int:
         row = self._end % self.capacity
         if self._end >= self.capacity and not self._begins[row]:
-            self._steps -= 1  # what lay there goes
+            self._steps -= 1  # the step in this row is overwritten
         self._obs[row] = obs
         self._end += 1
         return row

@@ -1,4 +1,4 @@
-"""Makes the player of a game for a bundle; what does not fit together is refused here."""
+"""Makes the player of a game for a bundle; raises `TaskError` if they do not fit together."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_player(task: str, bundle: Bundle, options: PlayerOptions) -> DqnTask:
 
 
 def game_of(task: str, game: str | None) -> str:
-    """The name of a task's game, as `make_environment` takes it."""
+    """Returns the name of a task's game, as `make_environment` takes it."""
     match task:
         case "cartpole":
             if game not in (None, "cartpole"):

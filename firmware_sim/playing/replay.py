@@ -9,8 +9,8 @@ A transition is one entry that a step led to: `next_obs` is the stack that ends 
 `obs` the stack that ends with the frame before. Stacks are filled up with black frames at the
 beginning of an episode, as ale-py fills its own.
 
-How many entries there are follows from what the frames really take (see `frames`), and from
-`most_frames`: the oldest go first.
+The number of entries depends on the bytes that the frames take (see `frames`), and is at most
+`most_frames`; the oldest are dropped first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from firmware_sim.tensor_spec import Array
 
 MOST_FRAMES = 1_000_000  # the paper's replay on powerful devices
 ENTRY_BYTES = INDEX_BYTES + 1 + 2 + 4 + 1  # in memory: of the frame, behind, action, reward, done
-# Fewer than a frame of Breakout takes with its entry, and games are rarely plainer: so frames run
-# out of bytes before entries run out of rows, which take less than a fifth of the budget.
+# Less than a frame of Breakout with its entry takes; few games are simpler. So the bytes of frames
+# run out before the rows of entries, which take less than a fifth of the budget.
 _LEAST_FRAME_BYTES = 120
 
 
@@ -46,21 +46,21 @@ class Transitions:
 
 
 class _StackMemory:
-    """Memory for the stacks of a batch, used again once nobody holds them any more.
+    """Memory for the stacks of a batch, reused once no array refers to it.
 
-    A block of this size would come from the kernel every time, page by page, which takes as long
-    as everything else. There are two, since one batch is mostly held while the next is drawn.
+    Otherwise the kernel would map a block of this size every time, page by page, which takes as
+    long as everything else. There are two, since one batch is often held while the next is drawn.
     """
 
     def __init__(self) -> None:
         self._blocks: deque[tuple[bytearray, weakref.ref[Array]]] = deque(maxlen=2)
 
     def lend(self, words: int) -> Array:
-        """So many words of STACK bytes each."""
+        """Returns an array of `words` words of STACK bytes each."""
         size = np.dtype("<u4").itemsize * words
         free = (block for block, lent in self._blocks if len(block) == size and lent() is None)
         block = next(free, None) or bytearray(size)
-        lent = np.frombuffer(block, "<u4")  # whatever is cut out of it keeps it alive
+        lent = np.frombuffer(block, "<u4")  # views of it keep it alive
         kept = [other for other in self._blocks if other[0] is not block]
         self._blocks = deque([*kept, (block, weakref.ref(lent))], maxlen=2)
         return lent
@@ -80,7 +80,7 @@ class Replay:
         folder: Path | None = None,
         frame: tuple[int, int] = (84, 84),
     ) -> None:
-        """The budget is of memory; with a folder, of disk, and only entries are in memory."""
+        """The budget is memory; with a folder it is disk, and only entries are in memory."""
         self.capacity = min(most_frames, budget_bytes // _LEAST_FRAME_BYTES)
         entries = (self.capacity + CHAIN) * ENTRY_BYTES
         chunks = (budget_bytes if folder else budget_bytes - entries) // CHUNK
@@ -106,29 +106,29 @@ class Replay:
 
     @property
     def full(self) -> bool:
-        """Whether something had to go already."""
+        """Whether an entry was dropped already."""
         return self._oldest > 0
 
     @property
     def held_bytes(self) -> int:
-        """What frames and entries take now."""
+        """Bytes that frames and entries take now."""
         return self._frames.stored_bytes + (self._frames.end - self._oldest) * ENTRY_BYTES
 
     def begin(self, frame: Array) -> None:
-        """The first frame of an episode."""
+        """Stores the first frame of an episode."""
         if self._frames.end and not self._newest_behind():
             raise ValueError("an episode has at least one step.")
         self._store(frame, behind=0)
 
     def add(self, action: int, reward: float, done: bool, frame: Array) -> None:
-        """One step from the newest frame to this one."""
+        """Stores one step from the newest frame to this one."""
         if not self._frames.end:
             raise ValueError("an episode begins with a frame, not with a step.")
         row = self._store(frame, behind=min(self._newest_behind() + 1, STACK))
         self._action[row], self._reward[row], self._done[row] = action, reward, done
 
     def sample(self, rng: np.random.Generator, size: int) -> Transitions:
-        """Uniform over the steps whose frames are all still held, with repetition."""
+        """Draws uniformly from the steps whose frames are all held, with repetition."""
         if not self._steps:
             raise ValueError("there is no step to draw yet.")
         # `obs` of entry i may reach back to entry i - STACK, which must not be gone yet.
@@ -153,7 +153,7 @@ class Replay:
     def _store(self, frame: Array, *, behind: int) -> int:
         entry = self._frames.end
         self._frames.append(frame)
-        # Frames may keep some that are older: the beginning of the chain that the oldest is in.
+        # `Frames` may hold older ones: the beginning of the chain of the oldest.
         oldest = max(self._frames.first, entry + 1 - self.capacity)
         gone = np.arange(self._oldest, oldest) % self.capacity
         self._steps += int(behind > 0) - int(np.count_nonzero(self._behind[gone]))
@@ -163,7 +163,7 @@ class Replay:
         return row
 
     def _stacks(self, entries: Array, behind: Array) -> tuple[Array, Array]:
-        """What was seen before and after the step to each entry, as uint8 [n, h, w, STACK]."""
+        """Returns the stacks before and after the step to each entry, as uint8 [n, h, w, STACK]."""
         words = self._memory.lend(2 * len(entries) * self._frames.pixels)
         out = words.reshape(2, len(entries), self._frames.pixels)
         obs, next_obs = self._frames.stacks(entries, out)
@@ -175,7 +175,7 @@ class Replay:
 
 
 class StackedReplay(Replay):
-    """Takes stacks as a player sees them, and stores the newest frame of each."""
+    """Accepts stacks as a player sees them, and stores the newest frame of each."""
 
     def begin(self, obs: Array) -> None:
         super().begin(obs[..., -1])
@@ -185,7 +185,7 @@ class StackedReplay(Replay):
 
 
 def bytes_for(frames: int, frame: tuple[int, int] = (84, 84)) -> int:
-    """A budget that surely holds so many frames, even of noise."""
+    """Returns a budget that is enough for `frames` frames, even of noise."""
     pixels = frame[0] * frame[1]
     # At the end of a chunk up to the longest record is left empty.
     filled = CHUNK - longest_key(pixels) - longest_changes(pixels)

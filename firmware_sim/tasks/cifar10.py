@@ -1,7 +1,7 @@
 """CIFAR-10 from the publisher's files: the python version, or the binary one.
 
-The python version is pickled, and unpickling runs whatever a file says. So a file is unpickled
-only if it is, byte for byte, the publisher's.
+The python version is pickled, and unpickling can run any code. So a file is unpickled only if it
+is, byte for byte, the publisher's.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class BatchFile:
 
 
 def read_cifar10(source: Path, share: tuple[float, float] | None = None) -> Examples:
-    """50,000 images to train on and 10,000 to test with, as uint8 [n, 32, 32, 3].
+    """Returns 50,000 images to train on and 10,000 to test with, as uint8 [n, 32, 32, 3].
 
-    `source` is the publisher's archive, or a folder unpacked from it. Of a device's own share no
-    more is ever held than that, the test images and one file; it is what `own_share` answers.
+    `source` is the publisher's archive, or a folder unpacked from it. With a `share` the result is
+    that of `own_share`, and no more is in memory than it, the test images and one file.
     """
     found = _Found(share)
     try:
@@ -67,7 +67,7 @@ def read_cifar10(source: Path, share: tuple[float, float] | None = None) -> Exam
 
 
 class _Found:
-    """Files as they come, in any order; the images that are wanted go to their place at once."""
+    """Collects the images of a share from files in any order."""
 
     def __init__(self, share: tuple[float, float] | None) -> None:
         self._share = share
@@ -119,7 +119,7 @@ def in_folder(path: Path) -> BatchFile:
 
 
 def _in_archive(archive: Path) -> Iterator[BatchFile]:
-    """In the order of the archive, which is unpacked once, in memory, file by file."""
+    """Yields files in the order of the archive, which is unpacked once, in memory."""
     with tarfile.open(archive, "r|*") as opened:
         for member in opened:
             name = member.name.rsplit("/", 1)[-1]
@@ -129,7 +129,7 @@ def _in_archive(archive: Path) -> Iterator[BatchFile]:
 
 
 def read_python_batch(file: BatchFile) -> tuple[Array, Array]:
-    """A file of the python version; the very bytes whose sum was checked are unpickled."""
+    """Reads a file of the python version; the bytes whose digest was checked are unpickled."""
     content = _content(file, PICKLE_LIMIT)
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != MD5.get(file.name):
         raise TaskError(
@@ -140,7 +140,7 @@ def read_python_batch(file: BatchFile) -> tuple[Array, Array]:
 
 
 def read_binary_batch(file: BatchFile, count: int = PER_FILE) -> tuple[Array, Array]:
-    """A file of the binary version, with `count` records."""
+    """Reads a file of the binary version, with `count` records."""
     content = _content(file, count * RECORD)
     if len(content) != count * RECORD:
         raise TaskError(f"{file.where} has {len(content)} bytes, and not {count * RECORD}.")
@@ -158,5 +158,5 @@ def _content(file: BatchFile, limit: int) -> bytes:
 
 
 def _images(rows: Array) -> Array:
-    """[n, 3·32·32], channel by channel, as [n, 32, 32, 3]; a view, so that nothing is copied."""
+    """Returns rows [n, 3·32·32], channel by channel, as a view [n, 32, 32, 3]."""
     return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

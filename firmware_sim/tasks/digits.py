@@ -1,4 +1,4 @@
-"""8×8 handwritten digits: 1,797 real images, small enough to come with the package."""
+"""8×8 handwritten digits: 1,797 real images, small enough to be part of the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLE = TensorSpec((8, 8, 1), np.dtype(np.uint8))
 
 
 def digit_images() -> tuple[Array, Array]:
-    """All of them: uint8 [n, 8, 8, 1] with values 0 … 16, and int32 labels."""
+    """Returns all images, uint8 [n, 8, 8, 1] with values 0 … 16, and their int32 labels."""
     images, labels = read_arrays(FILE, "images", "labels")
     return images, labels
 

@@ -17,7 +17,7 @@ from firmware_sim.training.runtime import Model
 from firmware_sim.training.task import signature_for
 from firmware_sim.training.task_state import arrays_digest, pack, unpack
 
-# All devices divide the same order among them, whatever their own seeds are.
+# All devices divide the same order among themselves, independent of their own seeds.
 DIVISION_SEED = 0
 
 
@@ -77,7 +77,7 @@ class LabelledTask:
 
 
 def check_kind(task: str, bundle: Bundle, example: TensorSpec | None = None) -> TensorSpec:
-    """Whether the bundle classifies examples like the task's; the answer is `x` of one step."""
+    """Returns `x` of one step; raises `TaskError` unless the bundle classifies such examples."""
     inputs = bundle.training_inputs
     if inputs.keys() != {"x", "y"} or inputs["y"].dtype != np.int32:
         raise TaskError(
@@ -95,7 +95,7 @@ def check_kind(task: str, bundle: Bundle, example: TensorSpec | None = None) -> 
 
 
 def check_examples(source: str, examples: Examples, x: TensorSpec) -> None:
-    """Refuses arrays that do not match each other, or the bundle."""
+    """Raises `TaskError` for arrays that do not match each other, or the bundle."""
     for part in ("train", "test"):
         images: Array = getattr(examples, f"x_{part}")
         labels: Array = getattr(examples, f"y_{part}")
@@ -113,13 +113,13 @@ def check_examples(source: str, examples: Examples, x: TensorSpec) -> None:
 
 
 def own_share(examples: Examples, share: tuple[float, float]) -> Examples:
-    """The device's part of the training set; adjoining shares neither overlap nor leave a gap."""
+    """Returns a part of the training set; adjoining shares neither overlap nor leave a gap."""
     own = own_numbers(len(examples.x_train), share)
     return Examples(examples.x_train[own], examples.y_train[own], examples.x_test, examples.y_test)
 
 
 def own_numbers(count: int, share: tuple[float, float]) -> Array:
-    """Which of `count` examples a share consists of."""
+    """Returns the numbers of the examples, of `count`, that a share consists of."""
     start, stop = (round(fraction * count) for fraction in share)
     if start == stop:
         raise TaskError(f"the share {share[0]}:{share[1]} of {count} examples is empty.")

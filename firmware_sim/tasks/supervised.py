@@ -15,14 +15,14 @@ from firmware_sim.training.steps import take_batch
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss and share of right answers over a set of examples."""
+    """Mean loss and part of correct classifications over a set of examples."""
 
     loss: float
     accuracy: float
 
 
 class Batches:
-    """Mini-batches of example numbers without end, each number once per pass over them.
+    """Endless mini-batches of example numbers, each number once per pass over them.
 
     The order of a pass follows from (seed, epoch), so seed, epoch and position are all its state.
     A batch runs on into the next pass, or over several if there are fewer examples than it holds.
@@ -37,7 +37,7 @@ class Batches:
         self.size = size
         self.seed = seed
         self.epoch = epoch
-        self.position = position  # how many of this pass are drawn
+        self.position = position  # number of examples of this pass that are drawn
         self._order = self._order_of_pass()
 
     def next(self) -> Array:
@@ -66,7 +66,7 @@ def train(
 
 
 def evaluate(model: Model, x: Array, y: Array) -> Score:
-    """All examples once; the last batch is filled up with rows labelled -1, which do not count."""
+    """Evaluates all examples; rows labelled -1 pad the last batch and do not count."""
     _check_examples(x, y)
     takes = model.inputs("evaluate")
     if takes["y"].dtype != np.int32:

@@ -1,4 +1,4 @@
-"""What a device keeps on disk, so that it can be killed at any moment."""
+"""The checkpoint of a device, from which it continues after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEARNER, _BASE, _OUTBOX, _RESIDUAL = "learner/", "base/", "outbox", "residual/"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Checkpoint:
-    """Where the device is: `steps_done` of round `round`, or with an update ready to be sent."""
+    """Progress: `steps_done` of round `round`, or a complete round with an update to be sent."""
 
     run: str
     round: int
@@ -34,7 +34,7 @@ class Checkpoint:
 
 @dataclass
 class Residual:
-    """What rounding kept back of the updates of a run (`compression.py`); it changes with each."""
+    """The error of rounding in the updates of a run so far (`compression.py`); mutable."""
 
     run: str = ""
     tensors: Tensors = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Checkpoints:
                 outbox=envelope.tensors[_OUTBOX].tobytes(),
             )
             self.residual.run = fields["residual_run"]
-            # It outlives the checkpoint, whose tensors are views into one block: a copy lets go.
+            # A copy: it outlives the checkpoint, whose tensors are views into one large block.
             kept = below(_RESIDUAL, envelope.tensors)
             self.residual.tensors = {name: value.copy() for name, value in kept.items()}
             return found
@@ -119,5 +119,5 @@ class Checkpoints:
             raise CheckpointError(f"{self._path} cannot be read ({error.strerror}).") from None
         except WireError as error:
             raise CheckpointError(f"{self._path} cannot be read: {error}") from None
-        except KeyError:  # undamaged, and yet not what we write
+        except KeyError:  # undamaged, but without a field that this version writes
             raise CheckpointError(f"{self._path} was written by another version.") from None

@@ -1,4 +1,4 @@
-"""A branch that learns: the model in its runtime, and the task it trains on."""
+"""A branch in training: the model in its runtime, and the task it trains on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from firmware_sim.training.task import Task
 
 
 class Learner:
-    """Trains from a given θ_shared, and says what it learnt."""
+    """Trains from a given θ_shared, and returns what it learnt."""
 
     def __init__(self, model: Model, task: Task, shared: Slice) -> None:
         self.model = model
@@ -41,11 +41,11 @@ class Learner:
         return self.model.call("get_shared")
 
     def train(self, steps: int, exchange: str) -> Iterator[float]:
-        """`steps` mini-batches; yields their losses."""
+        """Trains `steps` mini-batches and yields their losses."""
         return self.task.train(self.model, steps, exchange)
 
     def learnt(self, base: Tensors, exchange: str) -> Tensors:
-        """Since θ_shared was `base`: Δ = θ_shared - base, or dθ_shared = Σ ∂L/∂θ_shared."""
+        """Returns, since θ_shared was `base`, Δ = θ_shared - base or dθ_shared = Σ ∂L/∂θ_shared."""
         if exchange == "gradient":
             return self.model.call("apply")
         return {name: value - base[name] for name, value in self.shared().items()}
@@ -54,7 +54,7 @@ class Learner:
         return self.task.evaluate(self.model)
 
     def state(self) -> dict[str, Array]:
-        """All that training depends on, optimiser slots included."""
+        """Returns all that training depends on, optimiser slots included."""
         model = {f"model/{name}": value for name, value in self.model.call("get_state").items()}
         return model | {f"task/{name}": value for name, value in self.task.state().items()}
 

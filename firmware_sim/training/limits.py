@@ -1,11 +1,11 @@
 """The caps of a device's profile, kept while it runs.
 
-Memory is the resident set of the whole process, by the kernel's high-water mark (VmHWM). Between
-two steps the device looks at it, and at the cap stops cleanly, with a checkpoint, and ends with
-exit code 3. Behind that stands RLIMIT_DATA. It counts what is mapped for writing, touched or not,
-so it is set to what is mapped at the start, plus what the cap leaves, plus headroom: it ends what
-runs away (MemoryError in Python, an abort in the runtime), and the last checkpoint stays. Where
-the kernel shall keep the very number, start the device in a cgroup with memory.max.
+Memory is the resident set of the whole process, by the kernel's high-water mark (VmHWM). The device
+reads it between two steps, and at the cap it writes a checkpoint and ends with exit code 3. A hard
+limit, RLIMIT_DATA, ends a process that grows faster (MemoryError in Python, an abort in the
+runtime); the last checkpoint stays. RLIMIT_DATA counts memory that is mapped for writing, used or
+not, so it is set to what is mapped at the start, plus what the cap leaves, plus headroom. For an
+exact limit by the kernel, start the device in a cgroup with memory.max.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from firmware_sim.probe import memory_bytes, peak_memory_bytes
 from profiles import load_profile
 
 MIB = 2**20
-HEADROOM_BYTES = 64 * MIB  # stacks of threads and heaps that are mapped and hardly touched
+HEADROOM_BYTES = 64 * MIB  # stacks of threads and heaps, which are mapped and hardly used
 _FILE_OVERHEAD = 64 * 2**10  # bytes; names and counters in a checkpoint
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's mallopt
 _LARGE_BLOCK = 128 * 2**10  # bytes; where glibc's own threshold begins
@@ -39,12 +39,12 @@ class Caps:
     storage_bytes: int
 
     def reached(self) -> bool:
-        """Whether this process has ever taken as much memory as it may."""
+        """Whether this process has ever used as much memory as its cap."""
         return peak_memory_bytes() >= self.memory_bytes
 
 
 def caps_of(bundle: Bundle, memory_cap_mib: int | None = None) -> Caps:
-    """The caps of the bundle's profile; the user may lower the one of memory."""
+    """Returns the caps of the bundle's profile; `memory_cap_mib` may lower that of memory."""
     profile = bundle.manifest.profile
     cap = profile.memory_cap_mib
     if memory_cap_mib is not None and not 1 <= memory_cap_mib <= cap:
@@ -63,7 +63,7 @@ def caps_of(bundle: Bundle, memory_cap_mib: int | None = None) -> Caps:
 
 
 def check_profile(bundle: Bundle, name: str) -> None:
-    """Refuses a bundle that was exported for another profile, or for what it was before."""
+    """Raises `BundleError` if the bundle was exported for another profile, or an older version."""
     made_for, wanted = bundle.manifest.profile, load_profile(name)
     if made_for.name != wanted.name:
         raise BundleError(
@@ -80,11 +80,11 @@ def check_profile(bundle: Bundle, name: str) -> None:
 
 
 def return_freed_memory() -> None:
-    """Lets this process give every large block back to the system as soon as it is freed.
+    """Makes this process return every large block to the system as soon as it is freed.
 
-    glibc does so at first, but only from the size of the largest block freed so far on, up to
-    32 MiB: freed blocks below that stay resident in a heap that later ones may not fit into, and
-    every thread has a heap of its own.
+    By default glibc raises its threshold to the largest block freed so far, up to 32 MiB: freed
+    blocks below that stay resident in a heap into which later ones may not fit, and every thread
+    has a heap of its own.
     """
     with contextlib.suppress(AttributeError):  # another C library, with rules of its own
         set_option = ctypes.CDLL(None).mallopt
@@ -93,7 +93,7 @@ def return_freed_memory() -> None:
 
 
 def limit_data(caps: Caps) -> int:
-    """Sets the hard limit of this process and its children to come; answers it, in bytes."""
+    """Sets the hard limit of this process and its future children; returns it, in bytes."""
     left = max(0, caps.memory_bytes - memory_bytes("VmRSS"))
     wanted = memory_bytes("VmData") + left + HEADROOM_BYTES
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
@@ -104,7 +104,7 @@ def limit_data(caps: Caps) -> int:
 
 
 def check_storage(bundle: Bundle, state: Path, caps: Caps) -> None:
-    """Whether the bundle and what the device keeps in `state` fit into the cap of storage."""
+    """Raises `LimitError` if the bundle and its checkpoints exceed the cap of storage."""
     needed = stored_bytes(bundle.manifest)
     if needed > caps.storage_bytes:
         raise LimitError(
@@ -114,10 +114,10 @@ def check_storage(bundle: Bundle, state: Path, caps: Caps) -> None:
 
 
 def stored_bytes(manifest: Manifest) -> int:
-    """Most that is on disk: the bundle, and the checkpoint twice while it is replaced.
+    """Returns the most bytes on disk: the bundle, and two checkpoints while one replaces the other.
 
-    A checkpoint holds the state, θ_shared that a round began with, what rounding of updates has
-    left over, and an update.
+    A checkpoint holds the state, the θ_shared at the start of the round, the residual of rounding
+    and an update.
     """
     files = sum(entry.bytes for entry in manifest.files.values())
     state = _float32_bytes(manifest.tensors)

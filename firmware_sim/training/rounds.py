@@ -1,4 +1,4 @@
-"""Training one round, in steps that survive being killed."""
+"""Trains rounds, with checkpoints from which a killed device continues."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from firmware_sim.training.learner import Learner
 
 @dataclass(frozen=True)
 class Plan:
-    """How a device works."""
+    """How much a device trains, and how often it evaluates, saves and sends again."""
 
     steps: int  # mini-batches in a round
     evaluate_every: int = 1  # rounds
-    checkpoint_seconds: float = 60.0  # at most so much work is done twice after a kill
-    resend_seconds: float = 10.0  # silence after which a message is sent again
+    checkpoint_seconds: float = 60.0  # the most work that is repeated after a kill
+    resend_seconds: float = 10.0  # time without an answer after which a message is sent again
 
 
 class Rounds:
@@ -43,12 +43,12 @@ class Rounds:
         self._log = log
         self._clock = clock
         self._cap_reached = cap_reached
-        self._alive = alive  # hears, step by step, that the work goes on
+        self._alive = alive  # called at every step, for a watchdog
         self._stopping: type[Stopped] | None = None
 
     @property
     def residual(self) -> Residual:
-        """What rounding kept back of the updates so far; it is part of every checkpoint."""
+        """The error of rounding in the updates so far; it is part of every checkpoint."""
         return self._checkpoints.residual
 
     def stop(self) -> None:
@@ -56,13 +56,13 @@ class Rounds:
         self._stopping = Stopped
 
     def check_stop(self) -> None:
-        """To be called by whoever waits between rounds, often."""
+        """Raises `Stopped` after `stop`; must be called often while waiting between rounds."""
         self._alive()
         if self._stopping:
             raise self._stopping.keeping(self._checkpoints.folder)
 
     def resume(self) -> Checkpoint | None:
-        """Restores what a predecessor left, if there was one."""
+        """Restores the learner from the checkpoint and returns it, or returns None without one."""
         checkpoint = self._checkpoints.load()
         if checkpoint is not None:
             self.learner.restore(checkpoint.learner)
@@ -76,9 +76,9 @@ class Rounds:
         return None
 
     def train(self, *, run: str, round: int, exchange: str, base: Tensors, done: int = 0) -> float:
-        """The mean loss over what was left of the round after `done` steps.
+        """Trains the rest of the round after `done` steps and returns its mean loss.
 
-        At least one step is taken, also if the plan has become shorter than what is done.
+        At least one step is taken, also if the plan is now shorter than `done`.
         """
         begin = saved = self._clock()
         total, first = 0.0, done
@@ -95,7 +95,7 @@ class Rounds:
             now = self._clock()
             if self._cap_reached():
                 self._stopping = CapReached
-            # After its last step the round is whole, and whoever asked for it saves it as such.
+            # After its last step the round is complete, and the caller saves it as such.
             due = self._stopping or now - saved > self.plan.checkpoint_seconds
             if due and done < steps:
                 self.save(run=run, round=round, done=done, base=base)
@@ -122,10 +122,10 @@ class Rounds:
         )
 
     def evaluate(self, round: int, *, last: bool = False) -> dict[str, float]:
-        """The scores, if this round is one to be evaluated."""
+        """Returns the scores, or nothing if this round is not to be evaluated."""
         if not last and round % self.plan.evaluate_every:
             return {}
-        self._alive()  # now comes the longest piece of work
+        self._alive()  # evaluation takes longer than any step
         scores = self.learner.evaluate()
         self._log.event("evaluated", round=round, **scores)
         return scores

@@ -1,4 +1,4 @@
-"""One front for both TFLite runtimes: tflite-runtime and its successor, ai-edge-litert."""
+"""Runs models in either TFLite runtime: tflite-runtime or its successor, ai-edge-litert."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNTIMES = {
 
 
 def installed_runtimes() -> tuple[str, ...]:
-    """Names of the runtimes that can be used here, the preferred one first."""
+    """Returns the names of the installed runtimes, the preferred one first."""
     return tuple(
         name
         for name, module in RUNTIMES.items()
@@ -33,7 +33,7 @@ def installed_runtimes() -> tuple[str, ...]:
 
 
 def choose_runtime(wanted: str | None = None) -> str:
-    """The wanted runtime if it is installed, or by default the preferred one that is."""
+    """Returns the wanted runtime, or the preferred one; raises if it is not installed."""
     installed = installed_runtimes()
     if wanted is None:
         if not installed:
@@ -77,7 +77,7 @@ class Model:
         return tuple(self._interpreter.get_signature_list())
 
     def inputs(self, signature: str) -> Mapping[str, TensorSpec]:
-        """What a signature takes, by name."""
+        """Returns the inputs of a signature, by name."""
         if signature not in self._inputs:
             details = self._runner(signature).get_input_details()
             self._inputs[signature] = {
@@ -87,7 +87,7 @@ class Model:
         return self._inputs[signature]
 
     def call(self, signature: str, /, **inputs: Array) -> dict[str, Array]:
-        """Runs a signature; shapes and types are checked first, since runtimes resize silently."""
+        """Runs a signature; checks shapes and types first, since runtimes resize silently."""
         specs = self.inputs(signature)
         if inputs.keys() != specs.keys():
             missing = [name for name in specs if name not in inputs]

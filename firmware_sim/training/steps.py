@@ -1,4 +1,4 @@
-"""One training step on a whole batch, in as many micro-batches as the model takes it in."""
+"""One training step on a whole batch, in micro-batches of the size that the model takes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from firmware_sim.training.runtime import Model
 
 
 def take_batch(model: Model, signature: str, **batch: Array) -> float:
-    """The mean loss of the batch; `signature` is `train`, or `accumulate` to leave θ as it is.
+    """Trains on a batch and returns its mean loss; `accumulate` as `signature` leaves θ unchanged.
 
-    In a model made for micro-batches `train` would step after each of them; the step of the whole
-    batch is `accumulate` for each, then `step`. dθ of a batch is its mean gradient in any model.
+    In a model with micro-batches `train` would change θ after each of them, so a batch is
+    `accumulate` for each, then `step`. dθ of a batch is its mean gradient in any model.
     """
     in_parts = signature == "train" and "step" in model.signatures
     called = "accumulate" if in_parts else signature

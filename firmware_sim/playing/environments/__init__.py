@@ -1,4 +1,4 @@
-"""The games that a device can play; `make_environment` is the only way in.
+"""The games that a device can play; `make_environment` makes any of them.
 
 breakout, space_invaders, ALE/BeamRider-v5      Atari 2600, by ale-py
 minatar/breakout                                MinAtar's five games
@@ -25,10 +25,10 @@ _ATARI = re.compile(r"ALE/.*|[a-z0-9_]+")  # other ids have capitals, a version 
 def make_environment(
     name: str, episode_steps: int, *, sticky: float = 0.0, rendered: bool = False
 ) -> Environment:
-    """The named game, in episodes of at most so many steps.
+    """Returns the named game, in episodes of at most `episode_steps` steps.
 
-    With probability `sticky` the last action is taken again, whatever the player wants. A game
-    that shall draw pictures of itself must know so from the beginning: `rendered`.
+    With probability `sticky` the last action is taken again instead of the player's. `rendered`
+    must be set if pictures of the game will be drawn.
     """
     if name in ("cartpole", ID):
         return CartPole(episode_steps, sticky=sticky)

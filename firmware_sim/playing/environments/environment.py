@@ -1,4 +1,4 @@
-"""What a player acts in: the contract of every game."""
+"""The contract of every game."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from firmware_sim.tensor_spec import Array, TensorSpec
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Seen:
-    """What a step led to."""
+    """The result of a step."""
 
-    obs: Array  # as the environment's `observation` says
+    obs: Array  # as `Environment.observation` specifies
     reward: float  # points, as the game counts them
     terminated: bool  # the game is over: nothing more could be won
     ended: bool  # so is the episode: terminated, or cut off at its greatest length
@@ -20,7 +20,7 @@ class Seen:
 
 
 class Environment(Protocol):
-    """A game with numbered actions. An array that it has shown never changes afterwards."""
+    """A game with numbered actions. An array that it returned never changes afterwards."""
 
     observation: TensorSpec  # of one, without a batch
     actions: int
@@ -28,11 +28,11 @@ class Environment(Protocol):
     stacked: bool  # an observation is the newest frames, each of which is shown four times
 
     def reset(self, seed: int | None = None) -> Array:
-        """A new episode; without a seed the game's own random numbers go on."""
+        """Starts an episode; without a seed the game's own random numbers continue."""
 
     def step(self, output: int) -> Seen: ...
 
     def render(self) -> Array:
-        """A picture of now, uint8 [height, width, 3]."""
+        """Returns a picture of the present state, uint8 [height, width, 3]."""
 
     def close(self) -> None: ...

@@ -78,7 +78,7 @@ class GymnasiumGame:
         self._environment.close()
 
     def _own(self, obs: Any) -> Array:
-        """A copy: some games show the same array again and again."""
+        """Returns a copy: some games return the same array every time."""
         return np.array(obs, self.observation.dtype)
 
 

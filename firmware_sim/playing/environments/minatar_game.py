@@ -27,7 +27,7 @@ _COLOURS = np.array(
 
 
 class MinAtarGame:
-    """One game, which becomes more difficult on the way as its authors have it."""
+    """One game, which becomes more difficult with time, as by its authors' default."""
 
     actions = ACTIONS
     spare_outputs = False
@@ -62,11 +62,11 @@ class MinAtarGame:
         return colours
 
     def close(self) -> None:
-        """Nothing to do: a game is a few arrays."""
+        """Does nothing: a game is a few arrays."""
 
     def _now(self) -> Array:
         state: Array = self._game.state()
-        return state.view(np.uint8)  # of bool, and made anew every time
+        return state.view(np.uint8)  # a view of bool values, in a new array every time
 
 
 def _load(name: str) -> ModuleType:
