@@ -55,6 +55,8 @@ class Epochs:
         if seen is None or seen.epoch > MOST:
             return Standing.OTHER
         if (seen.epoch, seen.instance) == (self.epoch, self.instance):
+            if seen.status == "offline":  # our own will, after the link was lost
+                return Standing.OTHER
             self._seen_own, self._relinked = True, False
             return Standing.OWN
         if (seen.epoch, seen.instance) < (self.epoch, self.instance):

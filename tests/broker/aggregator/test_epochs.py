@@ -62,8 +62,22 @@ def test_an_unsigned_one_counts_only_after_the_link_was_lost(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "seen",
-    [None, state(0, "old"), state(0, "old", "offline"), state(MOST + 1, "x"), state(1, "a")],
-    ids=["garbage", "older", "an old will", "beyond all epochs", "a tie that we win"],
+    [
+        None,
+        state(1, "m", "offline"),
+        state(0, "old"),
+        state(0, "old", "offline"),
+        state(MOST + 1, "x"),
+        state(1, "a"),
+    ],
+    ids=[
+        "garbage",
+        "our own will",
+        "older",
+        "an old will",
+        "beyond all epochs",
+        "a tie that we win",
+    ],
 )
 def test_everything_else_is_written_over(tmp_path: Path, seen: AggregatorState | None) -> None:
     assert standing(tmp_path, relinked=True).judge(seen, signed=True) is Standing.OTHER
