@@ -13,7 +13,7 @@ PURE := tests/profiles tests/broker/protocol tests/broker/merging tests/broker/a
 # The tests start hundreds of processes: what one of them compiles, the others load.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick check format lock clean mosquitto pi docs docs-links wheelhouse
+.PHONY: demo test quick check format lock clean mosquitto pi docs docs-links wheelhouse brokers
 
 demo: $(VENV)/.ready
 	$(BIN)/toolkit demo
@@ -53,6 +53,11 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 mosquitto:
 	@scripts/install-mosquitto
+
+# One scenario on every broker that can be installed here; prints the matrix of docs/operating.md.
+brokers: $(VENV)/.ready
+	@scripts/install-brokers
+	$(BIN)/python -m scripts.brokers
 
 # A Raspberry Pi in emulation, in a fleet with a native device; needs root.
 pi: $(VENV)/.ready mosquitto
