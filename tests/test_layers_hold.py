@@ -153,7 +153,11 @@ def test_a_device_needs_little() -> None:
 
 def test_contestants_of_the_step_benchmark_load_nothing_of_a_fleet() -> None:
     """They run in environments that have TensorFlow or a runtime, and no MQTT or safetensors."""
-    names = ("toolkit.bench.flex", "toolkit.bench.tensorflow_step", "firmware_sim.measure")
+    names = (
+        "toolkit.bench.step.flex",
+        "toolkit.bench.step.tensorflow_step",
+        "firmware_sim.measure",
+    )
     assert loaded_by(*names) & {"safetensors", "paho", "onnx"} == set()
 
 

@@ -1,8 +1,8 @@
-"""`toolkit bench caps`: the zoo's branches under the shipped profiles, promised and kept.
+"""`toolkit bench caps`: the zoo's branches under the memory caps of the shipped profiles.
 
-Every branch is exported for every profile. It is refused, or a real device runs it alone for some
-rounds, and the kernel's high-water mark of that process is held against the cap. Digits are real;
-Breakout is played; CIFAR-10's images are noise, because only memory is looked at.
+Every branch is exported for every profile. The export refuses it, or a real device trains it alone
+for some rounds, and the kernel's peak memory of that process is compared with the cap. Digits are
+real, Breakout is played, and CIFAR-10's images are noise, because only memory is measured.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 from rich.table import Table
 
@@ -25,12 +24,11 @@ from broker.protocol.slice import Slice
 from firmware_sim.bundle.reader import Bundle
 from profiles import Profile, load_profile
 from toolkit import zoo
+from toolkit.bench.contest import Progress
+from toolkit.bench.zoo_bundles import Entry, build_branch, chosen_entries, export_branch
 from toolkit.branch.counting import count
 from toolkit.errors import ExportError, ToolkitError
-from toolkit.export.bundle import export
-from toolkit.export.calibration import calibration_for
 
-Progress = Callable[[str], None]
 MIB = 2**20
 
 
@@ -41,15 +39,15 @@ class Row:
     profile: str
     branch: str
     cap: int
-    refused: str = ""  # why, in one sentence; then nothing below is known
+    refused: str = ""  # the reason, in one sentence; then the fields below have no meaning
     estimated: int = 0
-    measured: int = 0  # by the export
-    device: int = 0  # by the kernel, of a device that ran for some rounds
+    measured: int = 0  # peak in the trial of the export
+    device: int = 0  # peak of a device that ran for some rounds
     micro_batch: int = 0
     step_seconds: float = 0.0
-    up: int = 0  # of one update as the profile encodes it
+    up: int = 0  # of one update in the profile's encoding
     down: int = 0  # of θ_shared
-    homogeneous: int = 0  # of an update if everybody shared the lightweight branch as float32
+    homogeneous: int = 0  # of a float32 update if all devices shared the lightweight branch
     accuracy: float | None = None  # digits: after the rounds
 
 
@@ -62,10 +60,8 @@ def run_bench(
     steps: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    """All chosen branches (their names contain one of `names`) under all chosen profiles."""
-    entries = [e for e in zoo.names() if not names or any(n in "-".join(e) for n in names)]
-    if not entries:
-        raise ToolkitError(f"no zoo branch is called like {' or '.join(names)}.")
+    """Measures the branches whose names contain one of `names` under all chosen profiles."""
+    entries = chosen_entries(names)
     noise = _write_noise(folder / "noise.npz")
     rows = []
     for name in profiles:
@@ -81,7 +77,7 @@ def run_bench(
 
 def _row(
     profile: Profile,
-    entry: tuple[str, str, str],
+    entry: Entry,
     target: Path,
     noise: Path,
     work: tuple[int, int],
@@ -89,12 +85,10 @@ def _row(
     label: str,
 ) -> Row:
     task, _, topology = entry
-    keras.utils.set_random_seed(0)
-    branch = zoo.build(*entry)
+    branch = build_branch(*entry)
     known = Row(profile=profile.name, branch="-".join(entry), cap=profile.memory_cap_mib * MIB)
     try:
-        examples = calibration_for(branch, task, None)
-        bundle = export(branch, profile, target, calibration=examples)
+        bundle = export_branch(branch, task, profile, target)
     except ExportError as error:
         return replace(known, refused=str(error))
     progress(f"{label}: a device under its cap")
@@ -115,7 +109,7 @@ def _row(
 
 
 def message_bytes(shared: Slice, encoding: str) -> tuple[int, int]:
-    """Of an update in that encoding, and of θ_shared as float32; headers included."""
+    """Returns the bytes of an update in this encoding and of θ_shared in float32, with headers."""
     rng = np.random.default_rng(0)
     tensors = {t.name: rng.standard_normal(t.shape, dtype=np.float32) for t in shared.tensors}
     update = Update(
@@ -136,7 +130,7 @@ def message_bytes(shared: Slice, encoding: str) -> tuple[int, int]:
 def _run_device(
     bundle: Bundle, task: str, noise: Path, work: tuple[int, int]
 ) -> tuple[int, dict[str, float]]:
-    """The peak of a device process that ended well, and its scores."""
+    """Runs a device; returns its peak memory and its scores."""
     rounds, steps = work
     data = ["--task", "npz", "--data", str(noise)] if task == "cifar10" else ["--task", task]
     state = bundle.folder.with_name(f"{bundle.folder.name}-state")
@@ -164,7 +158,7 @@ def _write_noise(file: Path) -> Path:
 
 
 def tables(report: dict[str, Any]) -> list[Table | str]:
-    """A row for each branch and profile, and what was refused."""
+    """Returns a table with a row for each branch and profile, and the refusals."""
     table = Table(
         "profile", "branch", "cap", "estimate", "measured", "device", "micro-batch", "step",
         "up", "down", "up, of homogeneous", "accuracy",

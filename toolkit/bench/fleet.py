@@ -1,12 +1,12 @@
-"""`toolkit bench fleet`: what a fleet costs, against the least that it could cost.
+"""`toolkit bench fleet`: the costs of a fleet, compared with lower bounds.
 
-    path     an update's way through codec, checks and merge, in one thread, as a ratio to the bare
-             numpy addition of the same bytes and to bare paho–mosquitto transport of the payload
+    path     an update's way through codec, checks and merge, in one thread, as a ratio to the plain
+             numpy addition of the same bytes and to plain paho–mosquitto transport of the payload
     round    200 simulated devices in one round: real agents, mosquitto and aggregator
     memory   the aggregator over 1,000 rounds
 
-Simulated devices are real agents whose learner only makes up numbers, so nothing is measured of
-training. Ratios are taken within one repetition, and medians over repetitions.
+Simulated devices are real agents whose learner returns constant changes, so training is not
+measured. Ratios are taken within one repetition, and medians over repetitions.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from broker.merging.synchronous import Synchronous
 from broker.protocol.messages import Update, to_bytes
 from broker.protocol.slice import SharedTensor, Slice, Tensors
 from broker.transport.address import Address
+from toolkit.bench.contest import Progress
 from toolkit.bench.simulated_fleet import Rates, run_simulated
 from toolkit.errors import ToolkitError
 
-Progress = Callable[[str], None]
 # The Atari stem, and everything that the Atari pair's complex branch trains.
 STEM = {
     "stem_conv1/kernel": (8, 8, 4, 32),
@@ -61,14 +61,14 @@ _WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Way:
+class UpdatePath:
     """Seconds for one update."""
 
     encode: float
     check: float
     merge: float
-    add: float  # the bare numpy addition of the same bytes
-    transport: float  # bare paho–mosquitto–paho
+    add: float  # the plain numpy addition of the same bytes
+    transport: float  # plain paho–mosquitto–paho
 
 
 def run_bench(
@@ -103,7 +103,9 @@ def _bytes(shapes: dict[str, tuple[int, ...]]) -> int:
     return 4 * sum(int(np.prod(shape)) for shape in shapes.values())
 
 
-def _measure_path(name: str, repetitions: int, broker: Address, progress: Progress) -> list[Way]:
+def _measure_path(
+    name: str, repetitions: int, broker: Address, progress: Progress
+) -> list[UpdatePath]:
     shapes = SLICES[name]
     tensors = _random(shapes, seed=1)
     contract = Contract.of(known(shapes), exchange="delta", run="bench")
@@ -120,11 +122,11 @@ def _measure_path(name: str, repetitions: int, broker: Address, progress: Progre
             contract.check_update(payload, f"device-{k}")
 
     found = []
-    with contextlib.closing(_BareLink(broker)) as link:
+    with contextlib.closing(_PlainLink(broker)) as link:
         for repetition in range(repetitions):
             progress(f"{name}: repetition {repetition + 1} of {repetitions}")
             found.append(
-                Way(
+                UpdatePath(
                     encode=_per_update(count, encode),
                     check=_per_update(count, check),
                     merge=_per_update(count, lambda: _merge(updates, shapes)),
@@ -149,7 +151,7 @@ def _update(device: str, tensors: Tensors, contract: Contract) -> Update:
 
 
 def _merge(updates: list[Update], shapes: dict[str, tuple[int, ...]]) -> None:
-    """A round of a synchronous coordinator; its closing is shared by all updates."""
+    """Runs a round of a synchronous coordinator; the merge at its end counts for all updates."""
     zeros: Tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     settings = Settings(mode="sync", merge=MergeRule("samples"), optimizer=Delta())
     coordinator = Synchronous(settings, State("bench", 0, zeros, {}), 0.0)
@@ -181,8 +183,8 @@ def _random(shapes: dict[str, tuple[int, ...]], *, seed: int) -> Tensors:
     return {n: rng.standard_normal(shape, dtype=np.float32) for n, shape in shapes.items()}
 
 
-class _BareLink:
-    """paho and nothing else: what publishes comes back from the broker."""
+class _PlainLink:
+    """paho alone: a publisher and a subscriber of the same topic."""
 
     def __init__(self, broker: Address) -> None:
         self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -203,7 +205,7 @@ class _BareLink:
             raise TimeoutError("the broker does not answer")
 
     def seconds_for(self, payloads: list[bytes]) -> float:
-        """For each payload, from the first publication to the last arrival."""
+        """Returns the seconds per payload, from the first publication to the last arrival."""
         begin = time.perf_counter()
         for payload in payloads:
             self._publisher.publish("bench", payload, qos=1)

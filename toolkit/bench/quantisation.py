@@ -1,9 +1,9 @@
-"""`toolkit bench quantisation`: what fewer bytes in updates cost in accuracy.
+"""`toolkit bench quantisation`: the accuracy that smaller updates cost.
 
-The weak and the powerful device of a task, cascading branches, synchronous rounds: real agents and
-a real aggregator over the broker in memory, one fleet for each encoding and seed. The seed decides
-the order of the data, so fleets of the same seed differ in nothing but the encoding of updates;
-dropout draws the same numbers too. Differences are taken within a seed, then averaged.
+The weak and the powerful device of a task with cascading branches, in synchronous rounds: real
+agents and a real aggregator over the broker in memory, one fleet for each encoding and seed. The
+seed decides the order of the data, and dropout draws the same numbers, so fleets of the same seed
+differ only in the encoding of updates. Differences are taken within a seed, then averaged.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 import platform
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-import keras
 from rich.table import Table
 
 from broker.aggregator.slice_file import read_slices
@@ -32,28 +31,24 @@ from firmware_sim.tasks.digits import read_digits
 from firmware_sim.tasks.labelled import Examples, LabelledTask, own_share
 from firmware_sim.training.rounds import Plan
 from profiles import load_profile
-from toolkit import zoo
-from toolkit.branch.learning import Supervised
-from toolkit.branch.optimizers import Adam, RMSProp
+from toolkit.bench.contest import Progress
+from toolkit.bench.zoo_bundles import build_branch, export_branch
 from toolkit.errors import ToolkitError
-from toolkit.export.bundle import export
-from toolkit.export.calibration import calibration_for
 from toolkit.fleet.in_one_process import NEVER, Connect, Fleet, Member, run_fleet
 
-Progress = Callable[[str], None]
 BASELINE = "float32"
 TASKS = get_args(zoo.SupervisedTask)
 # The part of the training data that each device holds.
 SHARES = {"weak": (0.0, 0.1), "powerful": (0.1, 0.5)}
-TEST_IMAGES = 5_000  # of CIFAR-10's 10,000, so that training takes most of the time
+TEST_IMAGES = 5_000  # of CIFAR-10's 10,000, so that most of the time is spent on training
 BENCH = "bench"  # the fleet's name
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One device of one fleet, at the end."""
+    """The result of one device in one fleet."""
 
-    accuracy: float  # of 1
+    accuracy: float  # 0 to 1
     update_bytes: float  # in a round, headers included
 
 
@@ -70,9 +65,9 @@ def run_bench(
     learning_rate: float | None = None,
     fleets: int = 1,
 ) -> dict[str, Any]:
-    """Every encoding, and float32 in any case, with every seed; so many `fleets` at once.
+    """Returns the results of all encodings, and of float32, with all seeds.
 
-    Without a learning rate each branch has its own.
+    `fleets` fleets run at the same time. Without a learning rate each branch keeps its own.
     """
     examples = _examples(task, data)
     bundles = {}
@@ -121,15 +116,8 @@ def _examples(task: str, data: Path | None) -> Examples:
 
 def _export(task: str, profile: str, folder: Path, learning_rate: float | None) -> Bundle:
     loaded = load_profile(profile)
-    keras.utils.set_random_seed(0)
-    branch = zoo.build(task, loaded.branch, "cascading")
-    if learning_rate is not None:
-        # As every task of this benchmark has them.
-        assert isinstance(branch.learning, Supervised)
-        assert isinstance(branch.learning.optimizer, Adam | RMSProp)
-        optimizer = replace(branch.learning.optimizer, learning_rate=learning_rate)
-        branch = replace(branch, learning=replace(branch.learning, optimizer=optimizer))
-    return export(branch, loaded, folder, calibration=calibration_for(branch, task, None))
+    branch = build_branch(task, loaded.branch, "cascading")
+    return export_branch(branch, task, loaded, folder, learning_rate=learning_rate)
 
 
 def _run_fleet(
@@ -142,7 +130,7 @@ def _run_fleet(
     rounds: int,
     steps: int,
 ) -> dict[str, Outcome]:
-    """One fleet, from the same start as any other."""
+    """Runs one fleet; all fleets start with the same weights."""
     folder.mkdir(parents=True)
     sent: dict[str, int] = dict.fromkeys(bundles, 0)
     known, start = read_slices([bundle.slice for bundle in bundles.values()])
@@ -164,7 +152,7 @@ def _run_fleet(
 
 
 def _counting(sent: dict[str, int]) -> Connect:
-    """Over a broker in memory, with the bytes of updates added up by device."""
+    """Connects to a broker in memory and adds up the bytes of updates by device."""
     broker, topics = MemoryBroker(), Topics(BENCH)
 
     class Counting(MemoryTransport):
@@ -204,7 +192,7 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
 
 
 def _accuracies(devices: dict[str, list[dict[str, float]]]) -> list[float]:
-    """Of each seed, the mean over devices."""
+    """Returns, for each seed, the mean over devices."""
     by_seed = zip(*devices.values(), strict=True)
     return [statistics.mean(found["accuracy"] for found in seed) for seed in by_seed]
 
@@ -212,7 +200,7 @@ def _accuracies(devices: dict[str, list[dict[str, float]]]) -> list[float]:
 def _differences(
     devices: dict[str, list[dict[str, float]]], baseline: dict[str, list[dict[str, float]]]
 ) -> list[float]:
-    """Of each seed, in points."""
+    """Returns, for each seed, the difference in percentage points."""
     pairs = zip(_accuracies(devices), _accuracies(baseline), strict=True)
     return [100 * (found - full) for found, full in pairs]
 

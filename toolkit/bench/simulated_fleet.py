@@ -1,4 +1,4 @@
-"""Many simulated devices: real agents, broker and aggregator, and a learner that costs nothing."""
+"""Many simulated devices: real agents, broker and aggregator, with a learner that takes no time."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from firmware_sim.training.rounds import Plan, Rounds
 from toolkit.fleet.processes import Child, stopping
 
 _LIMIT = 64 * 2**20  # bytes of a message
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What a run of simulated devices took; memory is the aggregator's."""
+    """The measurements of a run of simulated devices; memory is the aggregator's."""
 
     devices: int
     rounds: int
     seconds: float
     round_seconds: float  # median
-    merge_seconds: float  # of a round, checks included
-    resident_bytes: list[int]  # from a tenth of the rounds on
+    merge_seconds: float  # of a round, including the checks
+    resident_bytes: list[int]  # samples after the first tenth of the rounds
     peak_bytes: int
 
 
@@ -55,7 +55,7 @@ class _Task:
 
 
 class SimulatedLearner(Learner):
-    """Learns the same change in every round."""
+    """Returns the same change in every round."""
 
     def __init__(self, shared: Slice, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -87,7 +87,7 @@ class SimulatedLearner(Learner):
 def run_simulated(
     folder: Path, shapes: Shapes, broker: Address, *, devices: int, rounds: int
 ) -> Rates:
-    """A fleet from its first birth to its last round."""
+    """Runs a fleet from the first birth message to the last round."""
     folder.mkdir(parents=True)
     file = folder / "shared.onnx"
     write_slice(file, shapes)
@@ -126,7 +126,7 @@ def run_simulated(
 
 
 def write_slice(file: Path, shapes: Shapes) -> None:
-    """A slice without a network: every tensor is passed on."""
+    """Writes a slice whose graph passes every tensor on; there is no network."""
     tensors = [numpy_helper.from_array(np.zeros(s, np.float32), n) for n, s in shapes.items()]
     outputs = [
         helper.make_tensor_value_info(f"{n}/out", onnx.TensorProto.FLOAT, s)
@@ -167,13 +167,13 @@ def _live(
 
 
 def _watch(aggregator: Child, rounds: int) -> tuple[list[dict[str, Any]], list[int], int]:
-    """Its log until it ends; resident bytes from a tenth of the rounds on, and the peak so far."""
+    """Returns the aggregator's events, samples of its resident memory, and its peak memory."""
     events: list[dict[str, Any]] = []
     resident: list[int] = []
     peak = 0
     running, seen = True, 0
     while running:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         running = aggregator.running
         aggregator.check()
         new = aggregator.events()
@@ -190,13 +190,13 @@ def memory_of(process: int) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
         values = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Vm")}
-        if values:  # a process that has ended has none
+        if values:  # a process that has ended has no such lines
             return int(values["VmRSS"]) * 1024, int(values["VmHWM"]) * 1024
     return None
 
 
 def _check(learners: list[SimulatedLearner], start: Tensors, rounds: int) -> None:
-    """Every device ends with θ + rounds · mean of the changes."""
+    """Checks that every device ends with θ + rounds · mean of the changes."""
     for name, first in start.items():
         mean = np.mean([learner.change[name].astype(np.float64) for learner in learners], axis=0)
         for learner in learners:

@@ -73,7 +73,7 @@ def bench_step(
     Ratios are within a round, in which every contestant runs in a fresh process of its own.
     """
     with _at_work(out) as progress:
-        from toolkit.bench.step import run_bench, tables
+        from toolkit.bench.step.benchmark import run_bench, tables
 
         report = run_bench(
             names=branch or [],
@@ -153,7 +153,7 @@ def bench_replay(
 ) -> None:
     """Measure a replay: what frames take compressed, how fast it samples, a device's memory."""
     with _at_work(out) as progress:
-        from toolkit.bench.replay import run_bench, tables
+        from toolkit.bench.playing.replay import run_bench, tables
 
         report = run_bench(
             frames=frames, steps=steps, batches=batches, on_disk=on_disk, progress=progress
@@ -206,7 +206,7 @@ def bench_rl(
     Ratios are within a round, in which every contestant runs in a fresh process of its own.
     """
     with _at_work(out) as progress:
-        from toolkit.bench.rl import run_bench, tables
+        from toolkit.bench.playing.benchmark import run_bench, tables
 
         report = run_bench(
             task=task,

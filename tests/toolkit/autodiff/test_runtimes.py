@@ -17,7 +17,7 @@ from keras import layers
 
 from firmware_sim.training.runtime import RUNTIMES
 from toolkit.autodiff.lower import Choice, Layer, Tuning
-from toolkit.bench.reference import Reference
+from toolkit.bench.step.reference import Reference
 from toolkit.branch.branch import Branch
 from toolkit.branch.layers import BranchDropout
 from toolkit.branch.learning import Supervised

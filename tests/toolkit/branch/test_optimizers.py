@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from toolkit.bench.reference import keras_optimizer
+from toolkit.bench.step.reference import keras_optimizer
 from toolkit.branch.optimizers import SGD, Adam, Optimizer, RMSProp
 
 

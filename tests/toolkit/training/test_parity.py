@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from toolkit import zoo
 from toolkit.autodiff.naming import named_variables
-from toolkit.bench.reference import Reference, keras_optimizer
+from toolkit.bench.step.reference import Reference, keras_optimizer
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
 from toolkit.branch.optimizers import Adam, RMSProp

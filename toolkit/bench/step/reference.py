@@ -1,7 +1,7 @@
-"""The same training step written the ordinary way: Keras, GradientTape, Keras' optimisers.
+"""The same training step in ordinary TensorFlow: Keras, GradientTape, Keras' optimisers.
 
-Nothing of the product runs through here. Tests compare against it, and the benchmark times it,
-compiled by TensorFlow and converted to TFLite with the Flex delegate.
+The product does not use it. Tests compare with it, and the benchmark times it, compiled by
+TensorFlow and converted to TFLite with the Flex delegate.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Network = Callable[..., tf.Tensor]
 
 
 class Reference(tf.Module):  # type: ignore[misc]
-    """A branch that trains in TensorFlow; `train` takes what the signature `train` takes."""
+    """A branch that trains in TensorFlow; `train` has the inputs of the signature `train`."""
 
     def __init__(self, branch: Branch, *, training: bool = True) -> None:
         super().__init__()
         self.branch = branch
         self.model = branch.model
-        self.training = training  # False leaves dropout out
+        self.training = training  # False: without dropout
         self.optimizer = keras_optimizer(branch.learning.optimizer)
         self.optimizer.build(self.model.trainable_variables)
         self.target = keras.models.clone_model(self.model)
@@ -44,7 +44,7 @@ class Reference(tf.Module):  # type: ignore[misc]
         return list(tape.gradient(loss, self.model.trainable_variables))
 
     def loss(self, online: Network, target: Network, **batch: tf.Tensor) -> tf.Tensor:
-        """The branch's loss with any callable in the place of its network."""
+        """Returns the branch's loss, with any callable in place of its network."""
         if isinstance(self.branch.learning, DoubleQ):
             return self._double_q(self.branch.learning, online, target, **batch)
         return self._supervised(self.branch.learning, online, **batch)
@@ -85,7 +85,7 @@ class Reference(tf.Module):  # type: ignore[misc]
 
 
 def keras_optimizer(optimizer: Optimizer) -> keras.optimizers.Optimizer:
-    """Keras' own version of one of our optimisers."""
+    """Returns Keras' version of one of our optimisers."""
     match optimizer:
         case SGD(learning_rate=rate, momentum=momentum):
             return keras.optimizers.SGD(rate, momentum=momentum)

@@ -1,8 +1,8 @@
-"""Where the time of a training step goes: every operation of it, timed alone.
+"""The time of every operation of a training step, measured separately.
 
-Each distinct operation of a signature becomes a model of its own, with the constants that it had,
-and is timed in the runtime. Operations find their inputs in the cache there, and in ai-edge-litert
-a chain of them may be cheaper than its links, so the sum is near the step's time and not equal.
+Each distinct operation of a signature becomes a model of its own, with its constants, and is timed
+in the runtime. Its inputs are then in the cache, and ai-edge-litert may run a chain of operations
+faster than its parts, so the sum is close to the time of the step but not equal to it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from toolkit.conversion.flatbuffer import Model, Operator, Subgraph, operation, 
 from toolkit.conversion.tflite_internals import schema
 from toolkit.fresh_process import report_of
 
-# They have no meaning without the variables that they name, and take a copy's time.
+# They cannot run without the variables that they name, and take no longer than a copy.
 _VARIABLES = frozenset({"CALL_ONCE", "VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"})
-_TOLD = ("TRANSPOSE", "SLICE", "PAD", "SUM")  # their second input says what they do
+_PARAMETRIC = ("TRANSPOSE", "SLICE", "PAD", "SUM")  # their second input is a parameter
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One kind of work: what it is called, and how often a step does it."""
+    """A distinct operation, and the number of times that a step computes it."""
 
     text: str  # such as `BATCH_MATMUL 1x2880x256 1x256x128 → 1x2880x128`
     count: int
@@ -42,7 +42,7 @@ class Operation:
 
 
 def split(model: bytes, signature: str = "train") -> list[Operation]:
-    """The distinct operations of a signature."""
+    """Returns the distinct operations of a signature."""
     whole = parse(model)
     indices = {s.signatureKey.decode(): s.subgraphIndex for s in whole.signatureDefs}
     subgraph = whole.subgraphs[indices[signature]]
@@ -59,11 +59,11 @@ def split(model: bytes, signature: str = "train") -> list[Operation]:
 def time_operations(
     found: Iterable[Operation], folder: Path, *, runtime: str, threads: int
 ) -> dict[str, dict[str, Any]]:
-    """Seconds of each, by its text; measured in a process of its own."""
+    """Returns the seconds of each operation, by its text; measured in a separate process."""
     found = list(found)
     for number, one in enumerate(found):
         (folder / f"{number}.tflite").write_bytes(one.model)
-    command = [sys.executable, "-m", "toolkit.bench.operation_process", str(folder)]
+    command = [sys.executable, "-m", "toolkit.bench.step.operation_process", str(folder)]
     command += [str(len(found)), runtime, str(threads)]
     seconds = report_of(command, failure=f"an operation does not run in {runtime}")["seconds"]
     return {
@@ -73,7 +73,7 @@ def time_operations(
 
 
 def tables(name: str, timed: dict[str, dict[str, Any]], longest: int = 8) -> list[Table]:
-    """By kind, and the longest ones."""
+    """Returns two tables: times by kind, and the longest operations."""
     kinds: dict[str, list[float]] = defaultdict(list)
     for entry in timed.values():
         kinds[entry["kind"]] += [entry["seconds"]] * entry["count"]
@@ -99,17 +99,19 @@ def _text(model: Model, subgraph: Subgraph, operator: Operator) -> str:
 
     kind = operation(model, operator)
     words = [kind, shapes(operator.inputs), "→", shapes(operator.outputs)]
-    if kind in _TOLD:
+    if kind in _PARAMETRIC:
         data = _stored(model, subgraph.tensors[int(operator.inputs[1])])
         words.append(str(np.frombuffer(data, np.int32).tolist()))
     if operator.builtinOptions is not None:
-        told = {k: v for k, v in vars(operator.builtinOptions).items() if v not in (0, None, False)}
-        words += [f"{key}={value}" for key, value in told.items()]
+        stated = {
+            k: v for k, v in vars(operator.builtinOptions).items() if v not in (0, None, False)
+        }
+        words += [f"{key}={value}" for key, value in stated.items()]
     return " ".join(words)
 
 
 def _alone(model: Model, subgraph: Subgraph, operator: Operator) -> bytes:
-    """A model of this operation only: what is computed elsewhere becomes its inputs."""
+    """Returns a model of this operation only; the results of others become its inputs."""
     alone, graph = schema.ModelT(), schema.SubGraphT()
     alone.version, alone.buffers = 3, [schema.BufferT()]
     graph.tensors = []

@@ -3,7 +3,8 @@
 import pytest
 from rich.console import Console
 
-from toolkit.bench.step import _summary, _wanted, run_bench, tables
+from toolkit.bench.step.benchmark import _summary, run_bench, tables
+from toolkit.bench.zoo_bundles import chosen_entries
 from toolkit.errors import ToolkitError
 
 ENTRY = ("digits", "lightweight", "share-first")
@@ -40,8 +41,9 @@ def test_without_flex_there_is_no_ratio_and_a_sentence_says_why() -> None:
 
 
 def test_branches_are_chosen_by_parts_of_their_names() -> None:
-    assert _wanted("atari-complex-share-first", []) and _wanted("atari-complex", ["cifar", "atari"])
-    assert not _wanted("digits-lightweight", ["atari"])
+    tasks = [task for task, _, _ in chosen_entries(["cifar10-light", "atari"])]
+    assert {"cifar10", "atari"} == set(tasks) and len(chosen_entries([])) > len(tasks)
+    assert chosen_entries(["digits-complex-cas"]) == [("digits", "complex", "cascading")]
     with pytest.raises(ToolkitError, match=r"^no zoo branch is called like nothing\.$"):
         run_bench(
             names=["nothing"],

@@ -9,8 +9,8 @@ from ai_edge_litert.interpreter import Interpreter
 from keras import layers
 
 from firmware_sim.training.runtime import RUNTIMES
-from toolkit.bench import operations
-from toolkit.bench.torch_step import described
+from toolkit.bench.step import operations
+from toolkit.bench.step.torch_step import describe
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import Supervised
 from toolkit.conversion.convert import convert_module
@@ -65,9 +65,9 @@ def test_each_is_timed_in_either_runtime(model: bytes, runtime: str, tmp_path: P
 
 
 def test_chains_are_described_for_pytorch_and_others_are_not() -> None:
-    network = described(build("cifar10", "lightweight", "share-first"), 32)
+    network = describe(build("cifar10", "lightweight", "share-first"), 32)
     assert network is not None
     kinds = [layer["kind"] for layer in network["layers"]]
     assert kinds[:3] == ["Conv2D", "Conv2D", "MaxPooling2D"] and kinds[-2:] == ["Dense", "Softmax"]
     assert network["inputs"]["x"] == [[32, 32, 32, 3], "|u1"]
-    assert described(build("cifar10", "complex", "cascading"), 32) is None
+    assert describe(build("cifar10", "complex", "cascading"), 32) is None

@@ -1,8 +1,8 @@
-"""The documented way to train on a device: TensorFlow's gradients, run by the Flex delegate.
+"""TensorFlow's documented way to train on a device: its gradients, run by the Flex delegate.
 
-Runs in an environment of its own, since TensorFlow 2.18 is the last that runs Flex from pip:
-    python -m toolkit.bench.flex convert TASK BRANCH TOPOLOGY BATCH OUT
-    python -m toolkit.bench.flex run MODEL STEPS THREADS
+Runs in a separate environment, because TensorFlow 2.18 is the last that runs Flex from pip:
+    python -m toolkit.bench.step.flex convert TASK BRANCH TOPOLOGY BATCH OUT
+    python -m toolkit.bench.step.flex run MODEL STEPS THREADS
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 import tensorflow as tf
 
 from toolkit import zoo
-from toolkit.bench.reference import Network, Reference
-from toolkit.bench.timing import timed_steps
+from toolkit.bench.step.reference import Network, Reference
+from toolkit.bench.step.timing import timed_steps
 from toolkit.branch.branch import Branch
 from toolkit.training.module import training_inputs
 
 
 class FlexModule(tf.Module):  # type: ignore[misc]
-    """The reference step over plain variables, which is what the converter can track."""
+    """The reference step with plain variables, which the converter can track."""
 
     def __init__(self, branch: Branch) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class FlexModule(tf.Module):  # type: ignore[misc]
         model = branch.model
         self.theta = [tf.Variable(v.numpy()) for v in model.trainable_variables]
         self.target = [tf.Variable(v.numpy()) for v in model.trainable_variables]
-        # TFLite has no variables of Keras' seed type; a fixed seed still draws every mask.
+        # TFLite has no variables of the type of Keras' seeds. A constant seed draws masks too.
         self.rest = [tf.constant(v.numpy()) for v in model.non_trainable_variables]
         self.slots = [
             {slot: tf.Variable(tf.zeros(v.shape)) for slot in branch.learning.optimizer.slots}
@@ -56,7 +56,7 @@ class FlexModule(tf.Module):  # type: ignore[misc]
         return {"loss": loss}
 
     def sync_target(self) -> dict[str, tf.Tensor]:
-        """Keeps the converter from taking the target network for constants."""
+        """Without this signature the converter would make the target network constant."""
         for target, v in zip(self.target, self.theta, strict=True):
             target.assign(v.read_value())
         return {"step": self.step.read_value()}
@@ -70,7 +70,7 @@ class FlexModule(tf.Module):  # type: ignore[misc]
 
 
 def convert(branch: Branch, batch: int) -> bytes:
-    """Whatever is no builtin becomes a Flex operation."""
+    """Returns the model; operations without a builtin become Flex operations."""
     module = FlexModule(branch)
     specs = {
         name: tf.TensorSpec(spec.shape, spec.dtype, name=name)
@@ -94,7 +94,7 @@ def convert(branch: Branch, batch: int) -> bytes:
 
 
 def run(model: Path, steps: int, threads: int) -> dict[str, object]:
-    """TensorFlow's own interpreter brings the Flex delegate along."""
+    """Times the model in TensorFlow's own interpreter, which has the Flex delegate."""
     interpreter = tf.lite.Interpreter(model_path=str(model), num_threads=threads)
     train = interpreter.get_signature_runner("train")
     specs = {

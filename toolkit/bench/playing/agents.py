@@ -1,12 +1,11 @@
-"""The same agent written the ordinary way, timed; for `toolkit bench rl`.
+"""The same agent in ordinary Keras and TensorFlow, timed; for `toolkit bench rl`.
 
-    python -m toolkit.bench.rl_agents AGENT TASK BRANCH GAME WARM_UP STEPS THREADS
+    python -m toolkit.bench.playing.agents AGENT TASK BRANCH GAME WARM_UP STEPS THREADS
 
-    keras         acts by predict_on_batch, learns by train_on_batch; the target is in numpy
-    tf.function   acts and learns by compiled functions, the whole step in one of them
+    keras         acts by predict_on_batch, learns by train_on_batch; targets computed in numpy
+    tf.function   acts and learns by compiled functions, one of them for the whole step
 
-Both play the very games that a device plays, and remember steps in a deque. The answer is one line
-of JSON.
+Both play the same games as a device and keep steps in a deque. The output is one line of JSON.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from firmware_sim.playing.player import game_of
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.tensor_spec import Array
 from toolkit import zoo
-from toolkit.bench.reference import Reference, keras_optimizer
-from toolkit.bench.rl_timing import bench_options, timed
+from toolkit.bench.contest import BATCH
+from toolkit.bench.playing.timing import bench_options, timed
+from toolkit.bench.step.reference import Reference, keras_optimizer
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
 
-BATCH = 32
 Step = tuple[Array, int, float, Array, float]  # obs, action, reward, next_obs, done
 
 
@@ -44,7 +43,7 @@ class Agent(Protocol):
 
 
 class KerasAgent:
-    """As in most tutorials."""
+    """An agent as in most tutorials."""
 
     def __init__(self, branch: Branch) -> None:
         assert isinstance(branch.learning, DoubleQ)
@@ -69,7 +68,7 @@ class KerasAgent:
         return float(self._online.train_on_batch(now, wanted))
 
     def _loss(self, wanted: Any, q: Any) -> Any:
-        """Only the action that was taken differs, so that a sum over actions is its loss."""
+        """Only the chosen action has an error, so the sum over actions is its loss."""
         actions = q.shape[-1]
         return actions * keras.losses.huber(wanted, q, delta=self._learning.huber_delta)
 
@@ -78,7 +77,7 @@ class KerasAgent:
 
 
 class CompiledAgent:
-    """As fast as TensorFlow makes it."""
+    """An agent whose functions TensorFlow compiles."""
 
     def __init__(self, branch: Branch) -> None:
         self._reference = Reference(branch)
@@ -103,7 +102,7 @@ AGENTS: dict[str, Callable[[Branch], Agent]] = {"keras": KerasAgent, "tf.functio
 
 
 class Player:
-    """Acts, remembers and, once warm, learns from one mini-batch per step."""
+    """Acts, stores steps and, after the warm-up, learns from one mini-batch per step."""
 
     def __init__(self, agent: Agent, game: str, warm_up: int) -> None:
         self._agent = agent
@@ -149,7 +148,7 @@ def main(
     branch = zoo.build(task, kind, game=game if task == "minatar" else None)
     outputs = int(branch.model.output_shape[-1])
     player = Player(AGENTS[agent](branch), game_of(task, game), warm_up)
-    player.train(2, outputs)  # the warm-up, and whatever the first steps prepare
+    player.train(2, outputs)  # the warm-up, and what is prepared in the first steps
     return timed(lambda: player.train(steps, outputs), steps) | {"peak_bytes": peak_memory_bytes()}
 
 

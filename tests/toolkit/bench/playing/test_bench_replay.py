@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.bench.replay import GAMES, OURS, _export
+from toolkit.bench.playing.replay import GAMES, OURS, _export
 
 # One worker exports; it takes many seconds.
 pytestmark = pytest.mark.xdist_group("atari bench")

@@ -1,4 +1,4 @@
-"""Times training steps the same way for every contestant."""
+"""Times training steps in the same way for every contestant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Batch = dict[str, Array]
 def timed_steps(
     step: Callable[[Batch], float], specs: Mapping[str, tuple[Any, Any]], steps: int
 ) -> dict[str, object]:
-    """Two warm-up steps, then `steps` timed ones on one random batch, in the shape of a report."""
+    """Returns the report of `steps` timed steps on one random batch, after two warm-up steps."""
     rng = np.random.default_rng(0)
     batch = {
         name: random_input(rng, TensorSpec(tuple(shape), np.dtype(dtype)))

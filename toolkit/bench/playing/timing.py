@@ -1,4 +1,4 @@
-"""What all contestants of `toolkit bench rl` have in common; it loads no TensorFlow."""
+"""What all contestants of `toolkit bench rl` have in common; this module loads no TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from firmware_sim.playing.options import DqnOptions, usual_options
 
 
 def bench_options(game: str, warm_up: int) -> DqnOptions:
-    """As late in a training, when most actions are the branch's: ε has fallen already."""
+    """Returns the options of late training: ε is at its final value, most actions are greedy."""
     return replace(usual_options(game), warm_up_steps=warm_up, exploration_steps=0)
 
 
 def timed(work: Callable[[], object], steps: int) -> dict[str, float]:
-    """How fast so many steps are, by the clock on the wall and by the processor's."""
+    """Returns the speed of `work`, which takes `steps` steps, in wall time and in CPU time."""
     wall, processor = time.perf_counter(), time.process_time()
     work()
     return {

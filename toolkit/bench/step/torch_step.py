@@ -1,9 +1,9 @@
 """The same training step in PyTorch, channels last; in an environment of its own with torch.
 
-    python -m toolkit.bench.torch_step NETWORK.json STEPS THREADS
+    python -m toolkit.bench.step.torch_step NETWORK.json STEPS THREADS
 
-NETWORK.json is what `described` makes of a branch whose layers form a chain. This module loads
-neither TensorFlow nor Keras unless it describes one.
+NETWORK.json is the result of `describe` for a branch whose layers form a chain. This module loads
+TensorFlow and Keras only to describe a branch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.bench.timing import Batch, timed_steps
+from toolkit.bench.step.timing import Batch, timed_steps
 
 if TYPE_CHECKING:
     from toolkit.branch.branch import Branch
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Layer = dict[str, Any]
 
 
-def described(branch: Branch, batch: int) -> dict[str, Any] | None:
-    """A chain of layers with its optimiser and inputs; None if the branch is no chain."""
+def describe(branch: Branch, batch: int) -> dict[str, Any] | None:
+    """Returns a chain of layers with its optimiser and inputs; None if the branch is no chain."""
     from toolkit.branch.learning import DoubleQ
     from toolkit.training.module import training_inputs
 
@@ -45,12 +45,12 @@ def described(branch: Branch, batch: int) -> dict[str, Any] | None:
 
 def _layer(layer: Any) -> Layer:
     config = layer.get_config()
-    told = ("filters", "kernel_size", "strides", "padding", "units", "rate", "pool_size")
+    keys = ("filters", "kernel_size", "strides", "padding", "units", "rate", "pool_size")
     activation = config.get("activation") or "linear"
     return {
         "kind": type(layer).__name__,
         "activation": activation,
-        **{key: config[key] for key in told if key in config},
+        **{key: config[key] for key in keys if key in config},
     }
 
 
@@ -64,7 +64,7 @@ def run(network: dict[str, Any], steps: int, threads: int) -> dict[str, object]:
     optimizer = _optimizer(network["optimizer"], online.parameters())
 
     def frames(x: Any) -> Any:
-        """[n, h, w, c] as it lies in memory, seen as [n, c, h, w]."""
+        """Returns a view of [n, h, w, c] as [n, c, h, w], without a copy."""
         return torch.from_numpy(x).permute(0, 3, 1, 2).float() * network["input_scale"]
 
     def loss(batch: Batch) -> Any:
@@ -75,8 +75,8 @@ def run(network: dict[str, Any], steps: int, threads: int) -> dict[str, object]:
         with torch.no_grad():
             best = online(ahead).argmax(1, keepdim=True)
             future = target(ahead).gather(1, best)[:, 0]
-            going_on = 1.0 - torch.from_numpy(batch["done"])
-            wanted = torch.from_numpy(batch["reward"]) + network["discount"] * going_on * future
+            continues = 1.0 - torch.from_numpy(batch["done"])
+            wanted = torch.from_numpy(batch["reward"]) + network["discount"] * continues * future
         actions = torch.from_numpy(batch["action"]).long()[:, None]
         return nn.functional.huber_loss(
             online(frames(batch["obs"])).gather(1, actions)[:, 0], wanted
@@ -94,7 +94,7 @@ def run(network: dict[str, Any], steps: int, threads: int) -> dict[str, object]:
 
 
 def _network(network: dict[str, Any]) -> Any:
-    """Cross-entropy takes logits, so a closing softmax is left out."""
+    """Returns the network; a final softmax is left out, because cross-entropy takes logits."""
     from torch import nn
 
     parts: list[Any] = []
@@ -122,13 +122,15 @@ def _network(network: dict[str, Any]) -> Any:
     return made
 
 
-def _optimizer(told: dict[str, Any], parameters: Any) -> Any:
+def _optimizer(options: dict[str, Any], parameters: Any) -> Any:
     import torch
 
-    if told["kind"] == "Adam":
-        betas = told["beta_1"], told["beta_2"]
-        return torch.optim.Adam(parameters, told["learning_rate"], betas, told["epsilon"])
-    return torch.optim.RMSprop(parameters, told["learning_rate"], told["rho"], told["epsilon"])
+    if options["kind"] == "Adam":
+        betas = options["beta_1"], options["beta_2"]
+        return torch.optim.Adam(parameters, options["learning_rate"], betas, options["epsilon"])
+    return torch.optim.RMSprop(
+        parameters, options["learning_rate"], options["rho"], options["epsilon"]
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """A device that fills its replay by playing, then trains; for `toolkit bench replay`.
 
-    python -m toolkit.bench.replay_process BUNDLE GAME STEPS BATCHES [FOLDER]
+    python -m toolkit.bench.playing.replay_process BUNDLE GAME STEPS BATCHES [FOLDER]
 
-It loads what a device loads and nothing else, so that its peak is a device's. With FOLDER the
-replay is on disk. The answer is one line of JSON.
+It loads only what a device loads, so that its peak memory is that of a device. With FOLDER the
+replay is on disk. The output is one line of JSON.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from firmware_sim.playing.replay import StackedReplay
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.training.runtime import Model, runtime_for
 
-BATCH = 32
-
 
 def main(bundle: Path, game: str, steps: int, batches: int, folder: Path | None) -> dict[str, Any]:
     opened = open_bundle(bundle)
@@ -41,9 +39,9 @@ def main(bundle: Path, game: str, steps: int, batches: int, folder: Path | None)
     losses = list(task.train(model, batches, "delta"))
     rng = np.random.default_rng(0)
     sampling, training = [], []
-    for _ in range(batches):  # in turns, so that both meet the same machine
-        begin = time.process_time()  # of this process: what others do does not count
-        batch = task.replay.sample(rng, BATCH)
+    for _ in range(batches):  # alternating, so that changes of the machine affect both
+        begin = time.process_time()  # CPU time: other processes do not count
+        batch = task.replay.sample(rng, opened.manifest.batch_size)
         drawn = time.process_time()
         model.call("train", **vars(batch))
         sampling.append(drawn - begin)

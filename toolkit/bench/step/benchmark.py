@@ -1,19 +1,13 @@
-"""`toolkit bench step`: the same training step, by TensorFlow, by Flex and by builtin operations.
-
-Every contestant runs in fresh processes, in turn, so that a noisy machine hits all of them alike;
-ratios are taken within a round, and medians over rounds.
-"""
+"""The contest of `toolkit bench step`, and its tables."""
 
 from __future__ import annotations
 
 import json
-import os
 import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +15,17 @@ from rich.table import Table
 
 from firmware_sim.training.runtime import installed_runtimes, runtime_version
 from toolkit import zoo
-from toolkit.bench import operations
-from toolkit.bench.torch_step import described
+from toolkit.bench.contest import BATCH, Progress, run_contest, run_contestant
+from toolkit.bench.step import operations
+from toolkit.bench.step.torch_step import describe
+from toolkit.bench.zoo_bundles import Entry, chosen_entries
 from toolkit.branch.counting import training_operations
 from toolkit.conversion.convert import convert_module
 from toolkit.errors import ToolkitError
-from toolkit.fresh_process import report_of
 from toolkit.training.module import TrainingModule
 
-BATCH = 32
 FLEX_TENSORFLOW = "2.18.1"
-ROOT = Path(__file__).resolve().parents[2]
 FLEX_ENVIRONMENT = Path(".venv-flex")
-Progress = Callable[[str], None]
 
 
 def run_bench(
@@ -48,23 +40,20 @@ def run_bench(
     breakdown: bool,
     progress: Progress,
 ) -> dict[str, Any]:
-    """All contestants on all chosen branches of the zoo."""
+    """Returns the times of all contestants on the chosen branches of the zoo."""
     _check_python(torch_python)
     flex = _flex_environment(flex_python, make_flex, progress)
-    chosen = [entry for entry in zoo.names() if _wanted("-".join(entry), names)]
-    if not chosen:
-        raise ToolkitError(f"no zoo branch is called like {' or '.join(names)}.")
+    entries = chosen_entries(names)
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        for entry in chosen:
+        for entry in entries:
             progress(f"{'-'.join(entry)}: converting")
             models = _models(entry, Path(folder))
             commands = _commands(entry, steps, threads, flex, torch_python, models)
-            runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
-            for turn in range(rounds):
-                for name, command in commands.items():
-                    progress(f"{'-'.join(entry)}: {name}, round {turn + 1} of {rounds}")
-                    runs[name].append(_run(command, threads))
+            label = f"{'-'.join(entry)}: "
+            runs = run_contest(
+                commands, rounds=rounds, threads=threads, progress=progress, label=label
+            )
             summary = _summary(entry, runs)
             if breakdown:
                 progress(f"{'-'.join(entry)}: every operation alone")
@@ -87,7 +76,7 @@ def run_bench(
 
 
 def tables(report: dict[str, Any]) -> list[Table | str]:
-    """What a person wants to see of it: a table for each branch."""
+    """Returns the tables to print: one for each branch."""
     notes: list[Table | str] = [
         f"one training step, batch {report['batch_size']}, {report['threads']} thread(s); "
         f"matrix products reach {report['matmul_gflops']:.0f} GFLOP/s here"
@@ -117,12 +106,8 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
     return notes
 
 
-def _wanted(name: str, parts: list[str]) -> bool:
-    return not parts or any(part in name for part in parts)
-
-
-def _models(entry: tuple[str, str, str], folder: Path) -> dict[str, Path]:
-    """The branch as it is exported, by runtime."""
+def _models(entry: Entry, folder: Path) -> dict[str, Path]:
+    """Writes the branch as it is exported for each runtime; returns the files, by runtime."""
     models = {}
     for runtime in installed_runtimes():
         models[runtime] = folder / f"{'-'.join(entry)}-{runtime}.tflite"
@@ -132,29 +117,43 @@ def _models(entry: tuple[str, str, str], folder: Path) -> dict[str, Path]:
 
 
 def _commands(
-    entry: tuple[str, str, str],
+    entry: Entry,
     steps: int,
     threads: int,
     flex: Path | None,
     torch: Path | None,
     models: dict[str, Path],
 ) -> dict[str, list[str]]:
-    """How each contestant is run."""
+    """Returns the command of each contestant."""
     here = sys.executable
     numbers = [str(steps), str(threads)]
     commands = {
-        "TensorFlow": [here, "-m", "toolkit.bench.tensorflow_step", *entry, str(BATCH), *numbers]
+        "TensorFlow": [
+            here,
+            "-m",
+            "toolkit.bench.step.tensorflow_step",
+            *entry,
+            str(BATCH),
+            *numbers,
+        ]
     }
     folder = next(iter(models.values())).parent
-    network = described(zoo.build(*entry), BATCH)
+    network = describe(zoo.build(*entry), BATCH)
     if torch is not None and network is not None:
-        told = folder / f"{'-'.join(entry)}-torch.json"
-        told.write_text(json.dumps(network))
-        commands["PyTorch"] = [str(torch), "-m", "toolkit.bench.torch_step", str(told), *numbers]
+        file = folder / f"{'-'.join(entry)}-torch.json"
+        file.write_text(json.dumps(network))
+        commands["PyTorch"] = [
+            str(torch),
+            "-m",
+            "toolkit.bench.step.torch_step",
+            str(file),
+            *numbers,
+        ]
     if flex is not None:
         model = folder / f"{'-'.join(entry)}-flex.tflite"
-        _run([str(flex), "-m", "toolkit.bench.flex", "convert", *entry, str(BATCH), str(model)], 2)
-        commands["Flex"] = [str(flex), "-m", "toolkit.bench.flex", "run", str(model), *numbers]
+        convert = [str(flex), "-m", "toolkit.bench.step.flex", "convert", *entry]
+        run_contestant([*convert, str(BATCH), str(model)], 2, failure="the Flex conversion failed")
+        commands["Flex"] = [str(flex), "-m", "toolkit.bench.step.flex", "run", str(model), *numbers]
     for runtime, model in models.items():
         commands[runtime] = [
             *(here, "-m", "firmware_sim.measure", str(model), "--runtime", runtime),
@@ -169,18 +168,7 @@ def _operations(model: Path, runtime: str, threads: int) -> dict[str, dict[str, 
         return operations.time_operations(found, Path(folder), runtime=runtime, threads=threads)
 
 
-def _run(command: list[str], threads: int) -> dict[str, Any]:
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "OMP_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": str(threads),
-    }
-    failure = f"{' '.join(command[1:4])} failed"
-    return report_of(command, failure=failure, environment=environment)
-
-
-def _summary(entry: tuple[str, str, str], runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _summary(entry: Entry, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     times = {
         name: [statistics.median(run["step_seconds"]) for run in found]
         for name, found in runs.items()
@@ -214,7 +202,7 @@ def _summary(entry: tuple[str, str, str], runs: dict[str, list[dict[str, Any]]])
 
 
 def _matmul_gflops() -> float:
-    """The limit: what one thread reaches on a square product that fits the cache."""
+    """Returns the speed of one thread on a square matrix product that fits into the cache."""
     code = (
         "import json, time, numpy as np; a = np.random.rand(768, 768).astype('f');"
         "t = [];\n"
@@ -222,11 +210,12 @@ def _matmul_gflops() -> float:
         "    s = time.perf_counter(); a @ a; t.append(time.perf_counter() - s)\n"
         "print(json.dumps({'gflops': 2 * 768**3 / sorted(t)[15] / 1e9}))"
     )
-    return float(_run([sys.executable, "-c", code], 1)["gflops"])
+    command = [sys.executable, "-c", code]
+    return float(run_contestant(command, 1, failure="the matrix product failed")["gflops"])
 
 
 def _flex_environment(given: Path | None, make: bool, progress: Progress) -> Path | None:
-    """A Python that runs Flex: the given one, the one made before, a new one, or none."""
+    """Returns a Python that runs Flex: the given one, an existing one, a new one, or None."""
     if given is not None:
         _check_python(given)
         return given

@@ -11,9 +11,9 @@ import pytest
 
 from firmware_sim.tensor_spec import Array
 from toolkit import zoo
-from toolkit.bench.reference import Reference
-from toolkit.bench.rl import tables
-from toolkit.bench.rl_agents import CompiledAgent, KerasAgent, Player
+from toolkit.bench.playing.agents import CompiledAgent, KerasAgent, Player
+from toolkit.bench.playing.benchmark import tables
+from toolkit.bench.step.reference import Reference
 
 pytestmark = pytest.mark.xdist_group("experiment")
 

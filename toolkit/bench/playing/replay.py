@@ -1,10 +1,10 @@
-"""`toolkit bench replay`: what a player's memory of its games costs.
+"""`toolkit bench replay`: the costs of a player's replay buffer.
 
-    codecs   a frame's bytes and its time by several codecs, on frames of a random player
-    device   sampling against a training step, and the peak of a device whose replay is full
+    codecs   size and time of a frame with several codecs, on frames of a random player
+    device   sampling compared with a training step, and the peak of a device with a full replay
 
-Times are seconds of one processor, since other programs on the machine would count otherwise.
-lz4 and zstandard take part where they are installed; a device does without them.
+Times are CPU times, so that other programs on the machine do not count. lz4 and zstandard are
+measured if they are installed; a device does not need them.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ from firmware_sim.playing.frames import STACK, Frames
 from firmware_sim.playing.options import DqnOptions
 from firmware_sim.playing.replay import bytes_for
 from firmware_sim.tensor_spec import Array
+from toolkit.bench.contest import BATCH, Progress
 from toolkit.fresh_process import report_of
 
 GAMES = ("breakout", "beam_rider", "space_invaders")
-BATCH = 32
 OUTPUTS = 6  # of the zoo's branches
 OURS = "keys and changes"
-Progress = Callable[[str], None]
 Codec = tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]
 
 
 def run_bench(
     *, frames: int, steps: int, batches: int, on_disk: bool, progress: Progress
 ) -> dict[str, Any]:
-    """`frames` of each game for the codecs; `steps` in a device's replay, then `batches`."""
+    """Measures codecs on `frames` of each game, and devices with `steps` in their replay."""
     report: dict[str, Any] = {"frames": frames, "games": {}, "devices": []}
     for game in GAMES:
         progress(f"{game}: codecs on {frames} frames")
@@ -67,7 +66,7 @@ def run_bench(
 
 
 def tables(report: dict[str, Any]) -> list[Table | str]:
-    """One table of codecs, one of devices."""
+    """Returns a table of codecs and one of devices."""
     codecs = Table(
         *("game", "codec", "bytes of a frame", "ratio", "compress", "decompress"),
         f"{BATCH * (STACK + 1)} frames",
@@ -100,7 +99,7 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
 
 
 def random_play(game: str) -> Iterator[Array]:
-    """Frames uint8 [84, 84] of a player that takes any output, episode after episode."""
+    """Yields frames uint8 [84, 84] of a player with random actions, episode after episode."""
     rng = np.random.default_rng(0)
     with closing(AtariGame(game, DqnOptions().episode_steps)) as playing:
         yield playing.reset(0)[..., -1]
@@ -112,7 +111,7 @@ def random_play(game: str) -> Iterator[Array]:
 
 
 def _codecs() -> dict[str, Codec]:
-    """Each compresses one frame by itself."""
+    """Returns the codecs; each compresses single frames."""
     found: dict[str, Codec] = {
         "zlib 1": (lambda frame: zlib.compress(frame, 1), zlib.decompress),
         "zlib 6": (lambda frame: zlib.compress(frame, 6), zlib.decompress),
@@ -155,7 +154,7 @@ def _measure(codec: Codec, film: Array) -> dict[str, Any]:
 
 
 def _measure_ours(film: Array) -> dict[str, Any]:
-    """Frames of a batch are put together at once, and stacked; a single one has no speed."""
+    """Measures our codec, which decodes whole batches; there is no time of a single frame."""
     size = (film.shape[1], film.shape[2])
     chunks = bytes_for(len(film)) // CHUNK
     kept = Frames(size, most=len(film), chunks=chunks, arena=MemoryArena())
@@ -185,22 +184,19 @@ def _figures(film: Array, stored: int, seconds: float) -> dict[str, float]:
     }
 
 
-def _export(target: Path) -> Path:
+def _export(folder: Path) -> Path:
     # TensorFlow is loaded only now, when there is something to export.
     from profiles import load_profile
-    from toolkit import zoo
-    from toolkit.export.bundle import export
-    from toolkit.export.calibration import calibration_for
+    from toolkit.bench.zoo_bundles import build_branch, export_branch
 
-    branch = zoo.build("atari", "lightweight")
-    calibration = calibration_for(branch, "atari", None)
-    return export(branch, load_profile("gateway"), target, calibration=calibration).folder
+    branch = build_branch("atari", "lightweight")
+    return export_branch(branch, "atari", load_profile("gateway"), folder).folder
 
 
 def _device(
     bundle: Path, game: str, steps: int, batches: int, folder: Path | None
 ) -> dict[str, Any]:
-    command = [sys.executable, "-m", "toolkit.bench.replay_process", str(bundle), game]
+    command = [sys.executable, "-m", "toolkit.bench.playing.replay_process", str(bundle), game]
     command += [str(steps), str(batches), *([str(folder)] if folder else [])]
     report = report_of(command, failure=f"the player of {game} failed")
     pairs = zip(report["sample_seconds"], report["step_seconds"], strict=True)

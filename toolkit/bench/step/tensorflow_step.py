@@ -1,6 +1,6 @@
 """TensorFlow's own training step, compiled by `tf.function`.
 
-python -m toolkit.bench.tensorflow_step TASK BRANCH TOPOLOGY BATCH STEPS THREADS
+python -m toolkit.bench.step.tensorflow_step TASK BRANCH TOPOLOGY BATCH STEPS THREADS
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 import tensorflow as tf
 
 from toolkit import zoo
-from toolkit.bench.reference import Reference
-from toolkit.bench.timing import Batch, timed_steps
+from toolkit.bench.step.reference import Reference
+from toolkit.bench.step.timing import Batch, timed_steps
 from toolkit.training.module import training_inputs
 
 

@@ -1,9 +1,9 @@
 """A device that plays and trains, timed; for `toolkit bench rl`.
 
-    python -m toolkit.bench.rl_device_process BUNDLE TASK GAME WARM_UP STEPS THREADS
+    python -m toolkit.bench.playing.device_process BUNDLE TASK GAME WARM_UP STEPS THREADS
 
-It loads what a device loads and nothing else, so that its peak is a device's. After the timed steps
-as many are taken with a watch at every part of them. The answer is one line of JSON.
+It loads only what a device loads, so that its peak memory is that of a device. After the timed
+steps the same number of steps is taken with a profiler. The output is one line of JSON.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from firmware_sim.playing.player import game_of
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.tensor_spec import Array
 from firmware_sim.training.runtime import Model, runtime_for
-from toolkit.bench.rl_timing import bench_options, timed
+from toolkit.bench.playing.timing import bench_options, timed
 
+MEASURED = ("environment", "act", "replay", "train")
 PARTS = {"infer": "act", "train": "train", "accumulate": "train", "step": "train"}
 
 
-class Watch:
-    """Adds up the processor time of some methods, while it runs."""
+class Profiler:
+    """Adds up the CPU time of chosen methods while it is `active`."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.runs = False
+        self.active = False
 
     def on(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any, **named: Any) -> Any:
-            if not self.runs:
+        def measured(*arguments: Any, **named: Any) -> Any:
+            if not self.active:
                 return function(*arguments, **named)
             begin = time.process_time()
             try:
@@ -49,23 +50,23 @@ class Watch:
             finally:
                 self.seconds[part] += time.process_time() - begin
 
-        return watched
+        return measured
 
     def over(self, thing: Any, part: str, *methods: str) -> Any:
-        """The same object, some methods of which are watched."""
+        """Returns the same object, with some of its methods measured."""
         for method in methods:
             setattr(thing, method, self.on(part, getattr(thing, method)))
         return thing
 
 
-class WatchedModel(Model):
-    """A model whose signatures are watched."""
+class ProfiledModel(Model):
+    """A model whose signatures are measured."""
 
-    watch: Watch
+    profiler: Profiler
 
     def call(self, signature: str, /, **inputs: Array) -> dict[str, Array]:
         part = PARTS.get(signature, "rest")
-        found: dict[str, Array] = self.watch.on(part, super().call)(signature, **inputs)
+        found: dict[str, Array] = self.profiler.on(part, super().call)(signature, **inputs)
         return found
 
 
@@ -73,18 +74,18 @@ def main(
     folder: Path, task: str, game: str, warm_up: int, steps: int, threads: int
 ) -> dict[str, Any]:
     bundle = open_bundle(folder)
-    watch = Watch()
-    model = WatchedModel(bundle.model, runtime=runtime_for(bundle), threads=threads)
-    model.watch = watch
+    profiler = Profiler()
+    model = ProfiledModel(bundle.model, runtime=runtime_for(bundle), threads=threads)
+    model.profiler = profiler
     name = game_of(task, game)
     example = make_environment(name, 1)
     options = PlayerOptions(game=game, replay_frames=2 * (warm_up + 3 * steps))
     player = DqnTask(
         name=name,
-        environment=lambda most: watch.over(
+        environment=lambda most: profiler.over(
             make_environment(name, most), "environment", "step", "reset"
         ),
-        replay=lambda: watch.over(
+        replay=lambda: profiler.over(
             make_replay(bundle, options, example), "replay", "begin", "add", "sample"
         ),
         batch=bundle.manifest.batch_size,
@@ -92,15 +93,13 @@ def main(
         seed=0,
     )
     play = partial(player.train, model, exchange="delta")
-    list(play(steps=2))  # the warm-up, and whatever the first steps prepare
+    list(play(steps=2))  # the warm-up, and what is prepared in the first steps
     found = timed(lambda: list(play(steps=steps)), steps)
-    watch.runs = True
+    profiler.active = True
     begin = time.process_time()
     list(play(steps=steps))
     total = time.process_time() - begin
-    parts = {
-        part: watch.seconds[part] / total for part in ("environment", "act", "replay", "train")
-    }
+    parts = {part: profiler.seconds[part] / total for part in MEASURED}
     return found | {
         "runtime": model.runtime,
         "parts": parts | {"rest": 1 - sum(parts.values())},

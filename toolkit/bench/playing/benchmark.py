@@ -1,33 +1,26 @@
-"""`toolkit bench rl`: a player's steps per second with training, and what they take in memory.
+"""`toolkit bench rl`: steps per second of a player that trains, and its memory.
 
-Ours plays and trains in the TFLite runtime, as on a device. The same agent is also written the
-ordinary way, with Keras' `predict_on_batch` and `train_on_batch`, and with TensorFlow's compiled
-functions. Each runs in fresh processes, in turn; ratios are taken within a round, and medians over
-rounds.
+Ours plays and trains in the TFLite runtime, as on a device. The other contestants are the same
+agent with Keras' `predict_on_batch` and `train_on_batch`, and with TensorFlow's compiled functions.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from firmware_sim.errors import TaskError
 from firmware_sim.playing.player import game_of
-from toolkit.bench.rl_timing import bench_options
-from toolkit.errors import ToolkitError
-from toolkit.fresh_process import report_of
+from toolkit.bench.contest import BATCH, Progress, run_contest
+from toolkit.bench.playing.timing import bench_options
 
 OURS, KERAS, COMPILED = "ours", "keras", "tf.function"
-PROFILE = "gateway"  # has memory for whole batches
+PROFILE = "gateway"  # its memory cap allows whole batches
 PARTS = ("environment", "act", "replay", "train", "rest")
-Progress = Callable[[str], None]
 
 
 def run_bench(
@@ -41,25 +34,21 @@ def run_bench(
     threads: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    """`steps` timed ones in each process, after `warm_up` in the replay."""
-    played = _checked(task, game)
+    """Returns the speed of all contestants: `steps` timed steps after `warm_up` untimed ones."""
+    played = game_of(task, game).removeprefix("minatar/")  # its name within the task
     with tempfile.TemporaryDirectory() as folder:
         progress(f"exporting {task}-{branch}")
         bundle = _export(task, branch, played, Path(folder) / "bundle")
         numbers = [str(warm_up), str(steps), str(threads)]
         here = [sys.executable, "-m"]
-        agents = [*here, "toolkit.bench.rl_agents"]
-        ours = [*here, "toolkit.bench.rl_device_process", str(bundle), task, played, *numbers]
+        agents = [*here, "toolkit.bench.playing.agents"]
+        ours = [*here, "toolkit.bench.playing.device_process", str(bundle), task, played, *numbers]
         commands = {
             OURS: ours,
             KERAS: [*agents, KERAS, task, branch, played, *numbers],
             COMPILED: [*agents, COMPILED, task, branch, played, *numbers],
         }
-        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
-        for turn in range(rounds):
-            for name, command in commands.items():
-                progress(f"{name}, round {turn + 1} of {rounds}")
-                runs[name].append(_run(name, command, threads))
+        runs = run_contest(commands, rounds=rounds, threads=threads, progress=progress)
     return {
         "task": task,
         "game": played,
@@ -76,7 +65,7 @@ def run_bench(
 
 
 def tables(report: dict[str, Any]) -> list[Table | str]:
-    """Who is how fast, and where our time goes."""
+    """Returns the speeds of all contestants, and the parts of our processor time."""
     speed = Table(
         f"{report['task']} {report['game']}, {report['branch']}",
         *("steps/s", "ours ×", "CPU of a step", "ours ×", "peak", "ours"),
@@ -95,7 +84,7 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
     parts = Table("where our processor time goes", *PARTS)
     parts.add_row("", *(f"{report['parts'][part]:.1%}" for part in PARTS))
     return [
-        f"one mini-batch of 32 per step of the game, ε = {report['exploration']:g}, "
+        f"one mini-batch of {BATCH} per step of the game, ε = {report['exploration']:g}, "
         f"{report['warm_up']} steps remembered before the clock starts, "
         f"{report['threads']} thread(s); ours ×: how many times faster ours is, by the clock and "
         "by processor time, which other programs on the machine hardly change",
@@ -104,38 +93,15 @@ def tables(report: dict[str, Any]) -> list[Table | str]:
     ]
 
 
-def _checked(task: str, game: str | None) -> str:
-    """The game's name within its task."""
-    try:
-        return game_of(task, game).removeprefix("minatar/")
-    except TaskError as error:
-        raise ToolkitError(str(error)) from None
-
-
-def _export(task: str, kind: str, game: str, target: Path) -> Path:
+def _export(task: str, branch: str, game: str, folder: Path) -> Path:
     # TensorFlow is loaded only now, when there is something to export.
     from firmware_sim.playing.environments import make_environment
     from profiles import load_profile
-    from toolkit import zoo
-    from toolkit.export.bundle import export
-    from toolkit.export.calibration import calibration_for
+    from toolkit.bench.zoo_bundles import build_branch, export_branch
 
-    try:
-        make_environment(game_of(task, game), 1).close()
-    except TaskError as error:
-        raise ToolkitError(str(error)) from None
-    branch = zoo.build(task, kind, game=game if task == "minatar" else None)
-    calibration = calibration_for(branch, task, None)
-    return export(branch, load_profile(PROFILE), target, calibration=calibration).folder
-
-
-def _run(name: str, command: list[str], threads: int) -> dict[str, Any]:
-    environment = os.environ | {
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "OMP_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": str(threads),
-    }
-    return report_of(command, failure=f"the agent {name} failed", environment=environment)
+    make_environment(game_of(task, game), 1).close()  # raises if the game cannot be played
+    built = build_branch(task, branch, game=game)
+    return export_branch(built, task, load_profile(PROFILE), folder).folder
 
 
 def _summary(name: str, runs: dict[str, list[dict[str, Any]]]) -> dict[str, float]:

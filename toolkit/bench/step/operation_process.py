@@ -1,6 +1,6 @@
-"""Times models of one operation each; without TensorFlow, for either runtime.
+"""Times models of one operation each, in either runtime, without TensorFlow.
 
-python -m toolkit.bench.operation_process FOLDER COUNT RUNTIME THREADS
+python -m toolkit.bench.step.operation_process FOLDER COUNT RUNTIME THREADS
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from firmware_sim.probe import random_input
 from firmware_sim.tensor_spec import TensorSpec
 from firmware_sim.training.runtime import RUNTIMES
 
-ENOUGH_SECONDS = 0.02  # of work for each
+ENOUGH_SECONDS = 0.02  # of measurement for each
 LEAST_RUNS, MOST_RUNS = 5, 200
 
 
@@ -45,7 +45,7 @@ def _seconds(model: Path, runtime: str, threads: int) -> float:
 
 
 def _interpreter(model: Path, runtime: str, threads: int) -> Any:
-    """As in training: tflite-runtime leaves XNNPACK out where there are variables."""
+    """Returns an interpreter as in training, where tflite-runtime does not use XNNPACK."""
     module = importlib.import_module(RUNTIMES[runtime])
     resolver = module.OpResolverType.AUTO
     if runtime == "tflite-runtime":

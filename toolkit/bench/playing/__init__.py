@@ -1,0 +1,1 @@
+"""`toolkit bench rl` and `toolkit bench replay`: devices that play and learn."""

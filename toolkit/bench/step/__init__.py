@@ -1,0 +1,1 @@
+"""`toolkit bench step`: one training step, by TensorFlow, PyTorch, Flex and builtin operations."""
