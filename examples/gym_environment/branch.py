@@ -9,7 +9,7 @@ from toolkit.branch import Adam, Branch, DoubleQ
 def branch() -> Branch:
     model = keras.Sequential(
         [
-            keras.Input((4,)),  # to the plant and to the pond, down and to the right
+            keras.Input((4,)),  # the offsets (down, right) of plant and pond
             layers.Dense(64, activation="relu", name="stem"),
             layers.Dense(64, activation="relu", name="hidden"),
             layers.Dense(4, name="q_values"),  # one for each move

@@ -1,4 +1,4 @@
-"""A game of our own: a robot in a garden must find the plant, and not fall into the pond."""
+"""A user-defined game: a robot in a garden must find the plant and avoid the pond."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ COLOURS = np.array([(200, 200, 60), (60, 200, 60), (60, 60, 200)], np.uint8)
 
 
 class Garden(gymnasium.Env[np.ndarray, int]):
-    """Shows how far it is to the plant and to the pond, down and to the right, in gardens."""
+    """The observation is the offset (down, right) of plant and pond, in units of the garden."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012 (gymnasium's way)
 

@@ -1,4 +1,4 @@
-"""Turns a folder of pictures, a folder a class, into the .npz file that a device trains on."""
+"""Converts a folder of pictures, with one folder per class, to an .npz file for training."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ def classes_of(folder: Path) -> list[Path]:
 
 
 def read(file: Path, size: int) -> np.ndarray:
-    """uint8[size, size, 3], whatever the picture was."""
+    """Returns the picture as uint8[size, size, 3]."""
     try:
         with Image.open(file) as picture:
             return np.asarray(picture.convert("RGB").resize((size, size)))
@@ -40,11 +40,11 @@ def main() -> None:
         labels += [label] * len(files)
     if not images:
         sys.exit(f"error: there is no {' or '.join(SUFFIXES)} file in {args.folder}.")
-    # In random order, so that --share gives each device some of every class.
+    # In random order, so that with --share each device has examples of every class.
     order = np.random.default_rng(0).permutation(len(images))
     x, y = np.stack(images)[order], np.array(labels, np.int32)[order]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    # A device keeps every fifth for its test; x is what an int8 export calibrates with.
+    # A device tests with every fifth example; an int8 export calibrates with x.
     np.savez(args.out, images=x, labels=y, x=x[:256])
     names = ", ".join(folder.name for folder in classes)
     print(f"{args.out}: {len(x)} pictures {list(x.shape[1:])} of {len(classes)} classes ({names})")

@@ -1,4 +1,4 @@
-"""A folder of pictures to try with: PNG and JPEG files of handwritten digits, a folder a class."""
+"""Writes a demonstration folder: PNG and JPEG files of handwritten digits, one folder per class."""
 
 import argparse
 from pathlib import Path

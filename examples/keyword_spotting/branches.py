@@ -1,4 +1,4 @@
-"""A pair of Conv1D networks that hear words; their first two layers are the same."""
+"""A pair of Conv1D networks for keyword spotting; their first two layers are shared."""
 
 import keras
 from keras import layers

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-SAMPLES, RATE = 512, 1000  # of a word; a second
+SAMPLES, RATE = 512, 1000  # samples per word; samples per second
 LOW, HIGH = 60.0, 140.0  # Hz; every speaker is up to 15 % off
 WORDS = ("low", "high", "rising", "falling", "low-high", "high-low")
 
 
 def pitch(word: str, time: np.ndarray) -> np.ndarray:
-    """Hz at each moment; `time` runs from 0 to 1."""
+    """Returns the frequency in Hz at each `time` between 0 and 1."""
     steps = {"low-high": time >= 0.5, "high-low": time < 0.5}
     match word:
         case "low" | "high":
@@ -22,7 +22,7 @@ def pitch(word: str, time: np.ndarray) -> np.ndarray:
 
 
 def speak(word: str, rng: np.random.Generator, noise: float) -> np.ndarray:
-    """One recording: sin(2π ∫ f dt), at a random moment, loudness and voice, in noise."""
+    """Returns one recording: sin(2π ∫ f dt) with random start, loudness and pitch, in noise."""
     length = int(rng.integers(SAMPLES // 2, SAMPLES))
     frequency = pitch(word, np.linspace(0, 1, length)) * rng.uniform(0.85, 1.15)
     tone = np.sin(2 * np.pi * np.cumsum(frequency) / RATE + rng.uniform(0, 2 * np.pi))

@@ -1,1 +1,1 @@
-"""Whole fleets on one machine: real brokers, aggregators and devices, each its own process."""
+"""Whole fleets on one machine, in one process or in several."""

@@ -1,7 +1,8 @@
 """A fleet in one process: real agents and a real aggregator, each in a thread.
 
-What they say to each other goes over whatever `connect` opens: the broker in memory, or a real
-one. All that they need to go on after a kill is in their folders, as on real machines.
+Messages go over the transport that `connect` opens: to a broker in memory, or to a real one. The
+folders of agents and aggregator have everything that they need to resume after a kill, as on real
+machines.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LIMIT = 64 * 2**20  # bytes of a message
 
 
 class Connect(Protocol):
-    """How a member of the fleet reaches the broker."""
+    """Opens the connection of one member of the fleet to the broker."""
 
     def __call__(
         self, *, client_id: str, subscriptions: Sequence[str], will: Will | None
@@ -45,7 +46,7 @@ class Connect(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One device: what it trains, what it shares of it, how it encodes updates, where it logs."""
+    """One device: its rounds, its slice, the encoding of its updates, and its log."""
 
     name: str
     rounds: Rounds
@@ -56,7 +57,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """Devices that merge `rounds` times; by default in synchronous rounds, weighted by their data.
+    """Devices that merge `rounds` times; by default in synchronous rounds, weighted by samples.
 
     `known` is the union of their slices, and `start` the θ_shared that all begin with.
     """
@@ -73,7 +74,7 @@ class Fleet:
 
 
 def in_memory() -> Connect:
-    """Over a broker within this process."""
+    """Returns connections to a new broker in this process."""
     broker = MemoryBroker()
 
     def connect(*, client_id: str, subscriptions: Sequence[str], will: Will | None) -> Transport:
@@ -83,7 +84,7 @@ def in_memory() -> Connect:
 
 
 def over_mqtt(address: Address) -> Connect:
-    """Over a real broker."""
+    """Returns connections to a real broker."""
 
     def connect(*, client_id: str, subscriptions: Sequence[str], will: Will | None) -> Transport:
         return MqttTransport(address, client_id=client_id, subscriptions=subscriptions, will=will)
@@ -92,7 +93,7 @@ def over_mqtt(address: Address) -> Connect:
 
 
 def run_fleet(fleet: Fleet, connect: Connect) -> Mapping[str, dict[str, float]]:
-    """The scores of every member after the last round; goes on where a predecessor was killed."""
+    """Returns the scores of all members after the last round; resumes a run that was killed."""
     topics = Topics(fleet.name)
     with contextlib.ExitStack() as stack:
         aggregator = _aggregator(fleet, connect, stack)
@@ -100,9 +101,9 @@ def run_fleet(fleet: Fleet, connect: Connect) -> Mapping[str, dict[str, float]]:
         pool = stack.enter_context(ThreadPoolExecutor(1 + len(agents)))
         stack.enter_context(_stopping(aggregator, fleet.members))
         learning = {name: pool.submit(agent.run) for name, agent in agents.items()}
-        everybody: list[Future[Any]] = [pool.submit(aggregator.run), *learning.values()]
-        wait(everybody, return_when=FIRST_EXCEPTION)
-        for done in everybody:
+        running: list[Future[Any]] = [pool.submit(aggregator.run), *learning.values()]
+        wait(running, return_when=FIRST_EXCEPTION)
+        for done in running:
             failure = done.exception() if done.done() else None
             if failure is not None and not isinstance(failure, Stopped):
                 raise failure
@@ -111,7 +112,7 @@ def run_fleet(fleet: Fleet, connect: Connect) -> Mapping[str, dict[str, float]]:
 
 @contextlib.contextmanager
 def _stopping(aggregator: Aggregator, members: Sequence[Member]) -> Iterator[None]:
-    """However the body ends, the threads come to their ends too."""
+    """Stops all threads when the body ends, in whatever way."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A broker on this machine, for as long as it is needed."""
+"""A broker on this machine for the duration of a `with` block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.transport.address import Address
 
 @contextlib.contextmanager
 def local_broker(folder: Path, *, embedded: bool = False) -> Iterator[Address]:
-    """mosquitto if it is installed, or else the embedded broker."""
+    """Yields the address of mosquitto if it is installed, otherwise of the embedded broker."""
     if embedded or mosquitto_path() is None:
         with EmbeddedBroker() as broker:
             yield broker.address

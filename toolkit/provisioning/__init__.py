@@ -1,1 +1,1 @@
-"""What a fleet needs to talk in private: certificates, passwords, access rules."""
+"""Certificates, passwords, access rules, systemd units and packs of a fleet."""

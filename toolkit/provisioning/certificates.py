@@ -1,4 +1,4 @@
-"""The fleet's certificates: one authority, which signs the broker's and every client's."""
+"""The fleet's certificates: one authority signs those of the broker and of all clients."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from toolkit.errors import CertificateError
 
-AUTHORITY_DAYS = 3650  # 10 years: every device would need a new ca.pem
-CLOCK_SKEW = timedelta(days=1)  # boards without a battery start with yesterday's clock
+AUTHORITY_DAYS = 3650  # 10 years: after that every device needs a new ca.pem
+CLOCK_SKEW = timedelta(days=1)  # clocks of boards without a battery may be late
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_HOST = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+$){_LABEL}")  # 300.1.1.1 is no name
+_HOST = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+$){_LABEL}")  # 300.1.1.1 is not a name
 
 
 @dataclass(frozen=True)
 class Validity:
-    """From when until when a certificate is good."""
+    """The time during which a certificate is valid."""
 
     start: datetime
     end: datetime
@@ -41,7 +41,7 @@ class Validity:
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate and the key that belongs to it."""
+    """A certificate and its private key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
@@ -60,7 +60,7 @@ class Issued:
 
 
 def make_authority(fleet: str, validity: Validity) -> Issued:
-    """A new authority, which signs leaves only (path length 0)."""
+    """Returns a new authority, which can sign only leaf certificates (path length 0)."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(fleet, unit="fleet authority")
     builder = (
@@ -74,19 +74,19 @@ def make_authority(fleet: str, validity: Validity) -> Issued:
 def issue_server(
     authority: Issued, fleet: str, hosts: Sequence[x509.GeneralName], validity: Validity
 ) -> Issued:
-    """The broker's certificate, good for those hosts."""
+    """Returns the broker's certificate, valid for these hosts."""
     subject = _name(fleet, unit="broker")
     return _issue(authority, subject, hosts, ExtendedKeyUsageOID.SERVER_AUTH, validity)
 
 
 def issue_client(authority: Issued, fleet: str, user: str, validity: Validity) -> Issued:
-    """A client's certificate; its common name is the user's name."""
+    """Returns a client's certificate; its common name is the user's name."""
     who = x509.UniformResourceIdentifier(f"urn:stemshare:{fleet}:{user}")
     return _issue(authority, _name(user), [who], ExtendedKeyUsageOID.CLIENT_AUTH, validity)
 
 
 def read_issued(certificate: bytes, key: bytes, where: str) -> Issued:
-    """A certificate and its key from PEM; refused if they do not belong together."""
+    """Reads a certificate and its key; raises a CertificateError if they do not match."""
     try:
         loaded = x509.load_pem_x509_certificate(certificate)
         private = serialization.load_pem_private_key(key, password=None)
@@ -105,7 +105,7 @@ def read_issued(certificate: bytes, key: bytes, where: str) -> Issued:
 def serves(
     server: Issued, hosts: Iterable[x509.GeneralName], *, authority: bytes, until: datetime
 ) -> bool:
-    """Whether this is the authority's certificate for exactly those hosts, and good until then."""
+    """Whether the authority issued this certificate for exactly these hosts, valid `until` then."""
     leaf = server.certificate
     try:
         leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
@@ -116,13 +116,13 @@ def serves(
 
 
 def alternative_names(hosts: Iterable[str]) -> tuple[x509.GeneralName, ...]:
-    """Host names and IP addresses as a certificate states them, each once."""
+    """Returns host names and IP addresses as a certificate states them, without duplicates."""
     return tuple(dict.fromkeys(map(_alternative_name, hosts)))
 
 
 def _alternative_name(host: str) -> x509.GeneralName:
     try:
-        if "%" not in host:  # fe80::1%eth0 names an interface, which means nothing elsewhere
+        if "%" not in host:  # fe80::1%eth0 names an interface of one machine
             return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
@@ -142,7 +142,9 @@ def _issue(
     validity: Validity,
 ) -> Issued:
     issuer = authority.certificate
-    end = min(validity.end, issuer.not_valid_after_utc)  # no leaf outlives its authority
+    end = min(
+        validity.end, issuer.not_valid_after_utc
+    )  # no leaf is valid longer than its authority
     if end <= validity.start:
         raise CertificateError(
             f"the fleet's authority expired on {issuer.not_valid_after_utc:%Y-%m-%d}; "

@@ -1,16 +1,16 @@
-"""Makes what a fleet needs to talk in private: certificates, passwords, access rules.
+"""Provisions a fleet: certificates, passwords and access rules for private communication.
 
     OUT/fleet.toml       the fleet's name and how its broker is reached
     OUT/authority/       the authority's certificate and key, and the key that signs packs; they
-                         stay with whoever provisions
-    OUT/broker/          everything that mosquitto needs, and nothing secret of a client
+                         must not leave the machine that provisions
+    OUT/broker/          everything that mosquitto needs, and no secret of a client
     OUT/aggregator/      the aggregator's credentials, and run.sh, which starts it with them
-    OUT/devices/<id>/    a device's, to be moved to the device, by itself or in a pack
+    OUT/devices/<id>/    the same for a device; to be moved to the device, as a folder or in a pack
 
-The last three hold a systemd unit each.
+The last three contain a systemd unit each.
 
-Whatever is there is kept, so a second run adds devices and changes nobody's credentials. A device
-is known by its line in the broker's password file: its folder may be gone, moved to the device.
+Existing files are kept, so a second run adds devices and changes no credentials. A device is known
+if the broker's password file has a line for it: its folder may have been moved to the device.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from broker.errors import NameRefused
 from broker.protocol.topics import AGGREGATOR, check_name
 from profiles import Profile
-from toolkit.errors import CertificateError, ProvisionError, ToolkitError
+from profiles.errors import StemshareError
+from toolkit.errors import CertificateError, ProvisionError
 from toolkit.provisioning.certificates import (
     AUTHORITY_DAYS,
     Issued,
@@ -65,7 +65,7 @@ RENEW_BEFORE = timedelta(days=30)  # a run replaces a server certificate that en
 
 @dataclass(frozen=True)
 class Fleet:
-    """What `fleet.toml` states."""
+    """The contents of `fleet.toml`."""
 
     fleet: str
     host_names: tuple[str, ...]
@@ -74,7 +74,7 @@ class Fleet:
 
     @property
     def url(self) -> str:
-        """Where clients find the broker."""
+        """The address of the broker for clients."""
         host = self.host_names[0]
         place = f"[{host}]" if ":" in host else host  # an IPv6 address
         return f"mqtts://{place}:{self.port}"
@@ -82,13 +82,13 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Provisioned:
-    """What a run did; secrets are in the folder alone."""
+    """The result of a run; it contains no secrets."""
 
     folder: Path
     fleet: Fleet
     added: tuple[str, ...]  # users with new credentials
-    kept: tuple[str, ...]  # users asked for who had some already
-    server_renewed: bool  # mosquitto must be told (SIGHUP)
+    kept: tuple[str, ...]  # given users that had credentials already
+    server_renewed: bool  # then mosquitto needs a SIGHUP
 
     @property
     def broker(self) -> Path:
@@ -109,16 +109,17 @@ def provision(
     require_certificate: bool | None = None,
     profile: Profile | None = None,
 ) -> Provisioned:
-    """Makes the fleet's folder, or adds devices to it.
+    """Creates the fleet's folder, or adds devices to it.
 
-    What is not given (no host names, None) stays as it was; at first it is localhost and
-    127.0.0.1, port 8883, no certificates of clients, and the profile weak for a device.
+    Options that are not given (no host names, None) keep their values. Their first values are
+    localhost and 127.0.0.1, port 8883, no client certificates, and profile weak for a device.
     """
-    _check_names("fleet", fleet)
-    _check_names("device", *devices)
+    check_name("fleet", fleet)
+    for device in devices:
+        check_name("device", device)
     validity = Validity.of(days)
     alternative_names(host_names)
-    with _at_work_in(out, new=True):
+    with _locked(out, new=True):
         before = _read_fleet(out) or Fleet(fleet, DEFAULT_HOSTS, DEFAULT_PORT, False)
         if before.fleet != fleet:
             raise ProvisionError(
@@ -147,20 +148,20 @@ def provision(
 
 
 def rotate(out: Path, user: str, *, days: int = DEFAULT_DAYS) -> None:
-    """Gives one user, a device or the aggregator, a new password, key and certificate."""
+    """Replaces the password, key and certificate of a device or of the aggregator."""
     validity = Validity.of(days)
     if user != AGGREGATOR:
-        _check_names("device", user)
-    with _at_work_in(out):
+        check_name("device", user)
+    with _locked(out):
         fleet = known_fleet(out, user)
         _give_credentials(out, fleet, (user,), validity)
         _write_commands(out, fleet)
 
 
 def remove(out: Path, device: str) -> None:
-    """Shuts a device out, as soon as mosquitto has the new password file and SIGHUP."""
-    _check_names("device", device)
-    with _at_work_in(out):
+    """Removes a device; mosquitto refuses it after a SIGHUP with the new password file."""
+    check_name("device", device)
+    with _locked(out):
         known_fleet(out, device)
         left = {user: hashed for user, hashed in _hashes(out).items() if user != device}
         write(out / PASSWORDS, password_lines(left))
@@ -168,12 +169,12 @@ def remove(out: Path, device: str) -> None:
 
 
 def _prepare_broker(out: Path, fleet: Fleet, settings: str, validity: Validity) -> bool:
-    """Everything in `broker/` but the users; says whether the server's certificate is new."""
+    """Writes `broker/` without the users; returns whether the server's certificate is new."""
     broker = out / "broker"
     for folder in (broker, broker / "data", out / "devices"):
         make_folder(folder)
     if not (broker / "ca.pem").exists():
-        authority = _authority(out, fleet, make=not _hashes(out))  # no second one for a fleet
+        authority = _authority(out, fleet, make=not _hashes(out))  # never a second one
         write(broker / "ca.pem", authority.certificate_pem)
     write(out / CONFIGURATION, settings)
     if not (broker / "acl").exists():
@@ -216,7 +217,7 @@ def _authority(out: Path, fleet: Fleet, *, make: bool = False) -> Issued:
 
 
 def _give_credentials(out: Path, fleet: Fleet, users: Sequence[str], validity: Validity) -> None:
-    """New credentials; whoever has no hash after a broken run is simply given new ones."""
+    """Writes new credentials; users without a hash, after an interrupted run, get new ones too."""
     if not users:
         return
     authority = _authority(out, fleet)
@@ -240,7 +241,7 @@ def _give_credentials(out: Path, fleet: Fleet, users: Sequence[str], validity: V
 
 
 def _write_commands(out: Path, fleet: Fleet) -> None:
-    """Writes how to start it into every folder of credentials that is still here."""
+    """Writes the start commands into every folder of credentials that still exists."""
     known = _hashes(out)
     for folder in (out / AGGREGATOR, *(out / "devices").iterdir()):
         if folder.name in known and folder.is_dir():
@@ -248,7 +249,7 @@ def _write_commands(out: Path, fleet: Fleet) -> None:
 
 
 def credentials_of(out: Path, user: str) -> Path:
-    """Where a user's credentials are, unless they were moved away."""
+    """Returns the folder of a user's credentials; it may have been moved away."""
     return out / AGGREGATOR if user == AGGREGATOR else out / "devices" / user
 
 
@@ -263,15 +264,15 @@ def _read_fleet(out: Path) -> Fleet | None:
     try:
         table = tomllib.loads(text)
         fleet = Fleet(**{**table, "host_names": tuple(table["host_names"])})
-        _check_names("fleet", fleet.fleet)
+        check_name("fleet", fleet.fleet)
         alternative_names(fleet.host_names)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ToolkitError) as error:
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, StemshareError) as error:
         raise ProvisionError(f"{out / FLEET} is damaged: it does not state a fleet.") from error
     return fleet
 
 
 def known_fleet(out: Path, user: str) -> Fleet:
-    """The fleet in that folder, if it has this user."""
+    """Returns the fleet in this folder; raises a ProvisionError if it does not have the user."""
     fleet = _read_fleet(out)
     if fleet is None:
         raise ProvisionError(f"{out} is not a fleet's folder; provision the fleet first.")
@@ -280,17 +281,9 @@ def known_fleet(out: Path, user: str) -> Fleet:
     return fleet
 
 
-def _check_names(what: str, *names: str) -> None:
-    try:
-        for name in names:
-            check_name(what, name)
-    except NameRefused as error:
-        raise ProvisionError(str(error)) from error
-
-
 @contextlib.contextmanager
-def _at_work_in(out: Path, *, new: bool = False) -> Iterator[None]:
-    """One run at a time in a fleet's folder, which is made (if `new`) or must be one."""
+def _locked(out: Path, *, new: bool = False) -> Iterator[None]:
+    """Locks a fleet's folder for one run; creates the folder if `new`, else it must exist."""
     try:
         if new:
             out.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -311,5 +304,5 @@ def _at_work_in(out: Path, *, new: bool = False) -> Iterator[None]:
 
 
 def _toml(table: Mapping[str, object]) -> str:
-    """Plain TOML: names, numbers, booleans and lists look as in JSON."""
+    """Returns TOML; its strings, numbers, booleans and lists are written as in JSON."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())

@@ -12,13 +12,13 @@ from importlib import resources
 from broker.protocol.topics import AGGREGATOR, Topics
 from toolkit.errors import ConfigurationError
 
-ITERATIONS = 101  # as mosquitto_passwd writes; 256 random bits need no slower hash
-SALT_BYTES = 12  # as mosquitto_passwd writes
+ITERATIONS = 101  # the default of mosquitto_passwd; 256 random bits need no slower hash
+SALT_BYTES = 12  # the default of mosquitto_passwd
 PASSWORD_BYTES = 32
 
 
 def configuration(text: str | None, *, port: int, require_certificate: bool) -> str:
-    """A mosquitto.conf (the shipped one if there is none yet) with these two settings."""
+    """Returns `text`, or the shipped mosquitto.conf if it is None, with these two settings."""
     if not 1 <= port <= 65535:
         raise ConfigurationError(f"{port} is not a port; a port is a number from 1 to 65535.")
     if text is None:
@@ -29,7 +29,7 @@ def configuration(text: str | None, *, port: int, require_certificate: bool) -> 
 
 
 def access_rules(fleet: str) -> str:
-    """Who may read and write what; `%u` is the user, so one rule set covers all devices."""
+    """Returns the access rules; `%u` stands for the user, so the rules cover all devices."""
     topics = Topics(fleet)
     device = "%u"
     device_writes = (topics.state(device), f"{topics.update(device)}/#", topics.metrics(device))
@@ -61,14 +61,14 @@ def new_password() -> str:
 
 
 def hash_password(password: str, *, salt: bytes | None = None) -> str:
-    """mosquitto 2.0's `$7$iterations$salt$hash`: PBKDF2 with HMAC-SHA512, 64 bytes."""
+    """Returns mosquitto 2.0's `$7$iterations$salt$hash`: PBKDF2 with HMAC-SHA512, 64 bytes."""
     salt = salt or secrets.token_bytes(SALT_BYTES)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, ITERATIONS)
     return "$".join(("", "7", str(ITERATIONS), _base64(salt), _base64(digest)))
 
 
 def read_hashes(text: str) -> dict[str, str]:
-    """Each user of a password file and the hash of the password."""
+    """Returns the hashes in a password file, by user."""
     pairs = (line.partition(":") for line in text.splitlines() if line.strip())
     return {user: hashed for user, _, hashed in pairs}
 
@@ -82,7 +82,7 @@ def _rules(kind: str, access: str, topics: Iterable[str]) -> list[str]:
 
 
 def _set(text: str, option: str, value: str) -> str:
-    """The text with the option's first word replaced; what follows it, and all else, stays."""
+    """Returns the text with the option's first value replaced and everything else unchanged."""
     line = re.compile(rf"^{option}[ \t]+\S+", re.MULTILINE)
     if len(line.findall(text)) != 1:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Writes a pack: bundle, broker's address, authority and credentials of one device, signed."""
+"""Writes a pack: the bundle, broker address and credentials of one device, in a signed file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from toolkit.provisioning.units import DEVICE_UNIT, device_unit
 
 @dataclass(frozen=True)
 class Packed:
-    """What was written; secrets are in the files alone."""
+    """The result of packing; it contains no secrets."""
 
     file: Path
     index: Index
@@ -103,13 +103,13 @@ def pack(
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
-    """The tar file."""
+    """Returns a tar file with these members."""
     parts = ((header(name, len(data)), data, padding(len(data))) for name, data in members.items())
     return b"".join((*chain.from_iterable(parts), END))
 
 
 def _contents(bundle: Path, credentials: Path) -> dict[str, bytes]:
-    """Every file of the pack, in its order."""
+    """Returns all files of the pack, in the order of the format."""
     sources = {f"{BUNDLE}/{name}": bundle / name for name in (MANIFEST, *FILES)}
     sources |= {f"{CREDENTIALS}/{name}": credentials / name for name in CREDENTIAL_FILES}
     contents = {}
@@ -129,7 +129,7 @@ def _contents(bundle: Path, credentials: Path) -> dict[str, bytes]:
 
 
 def _renew_unit(provisioned: Path, fleet: str, device: str, cap: int) -> Path | None:
-    """The unit's memory limit is the bundle's, whatever profile the device was provisioned for."""
+    """Gives the unit the memory cap of the bundle; returns the unit if it was changed."""
     unit = credentials_of(provisioned, device) / DEVICE_UNIT
     text = device_unit(fleet, device, cap)
     if read(unit) == text:

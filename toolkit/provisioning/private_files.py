@@ -1,4 +1,4 @@
-"""Files for their folder's owner alone, each there in full or not at all."""
+"""Files that only the owner of their folder can read; each is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from toolkit.errors import ProvisionError
 
 
 def make_folder(folder: Path) -> None:
+    """Creates the folder if it does not exist; only its owner can read it."""
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)
 
 
 def read(path: Path) -> str | None:
+    """Returns the text of a file, or None if the file does not exist."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -27,7 +29,7 @@ def read(path: Path) -> str | None:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replaces the file at once; mkstemp gives it mode 0600."""
+    """Replaces the file atomically; its mode is 0600, as mkstemp creates it."""
     data = content.encode() if isinstance(content, str) else content
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -42,7 +44,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def put(target: Path, files: Mapping[str, bytes]) -> None:
-    """Makes the folder with those files, in the place of an older one; mkdtemp gives mode 0700."""
+    """Replaces the folder by one with these files; its mode is 0700, as mkdtemp creates it."""
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     old = draft.with_name(f"{draft.name}.old")
     try:

@@ -1,4 +1,4 @@
-"""The key that signs a fleet's packs: Ed25519, apart from the authority of the certificates."""
+"""The Ed25519 key that signs a fleet's packs; it is not the key of the certificate authority."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from firmware_sim.packs.format import key_text
 from toolkit.errors import ProvisionError
 from toolkit.provisioning.private_files import read, write
 
-PRIVATE = Path("authority") / "pack.key"  # stays with whoever provisions
+PRIVATE = Path("authority") / "pack.key"  # must not leave the machine that provisions
 PUBLIC = "pack.pub"
 
 
 def prepare_signing(out: Path) -> str:
-    """The public key as devices keep it; made together with the private one at the first run."""
+    """Returns the public key in the format of devices; the first run creates the key pair."""
     if (known := read(out / PUBLIC)) is not None:
-        return known  # devices trust it, so there is never a second one
+        return known  # devices trust this key, so it is never replaced
     key = Ed25519PrivateKey.generate()
     write(
         out / PRIVATE,
@@ -34,6 +34,7 @@ def prepare_signing(out: Path) -> str:
 
 
 def signing_key(out: Path) -> Ed25519PrivateKey:
+    """Returns the private key; raises a ProvisionError if it is missing or unusable."""
     try:
         key = serialization.load_pem_private_key((out / PRIVATE).read_bytes(), password=None)
     except FileNotFoundError as error:

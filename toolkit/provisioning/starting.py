@@ -1,4 +1,4 @@
-"""How a user's program is started: run.sh by hand, a systemd unit as a service."""
+"""The start commands of a fleet's programs: run.sh, and a systemd unit for a service."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from toolkit.provisioning.units import (
     device_unit,
 )
 
-DEVICE_PROFILE = "weak"  # of a device whose profile is not said; packing a bundle says it again
-AGGREGATOR_PROFILE = "gateway"  # whose memory the aggregator's unit allows
+DEVICE_PROFILE = "weak"  # if none is given; packing a bundle sets its memory cap again
+AGGREGATOR_PROFILE = "gateway"  # its memory cap is that of the aggregator's unit
 TRUST = "trust.key"  # on a device, the public key of packs
-KEPT = (DEVICE_UNIT, AGGREGATOR_OPTIONS)  # stay when a user gets new credentials
+KEPT = (DEVICE_UNIT, AGGREGATOR_OPTIONS)  # kept when a user gets new credentials
 
 
 def write_commands(folder: Path, fleet: str, url: str, *, trust: str | None) -> None:
-    """Writes what depends on the fleet beside the credentials of the user that `folder` is for."""
+    """Writes run.sh and other files that depend on the fleet into a user's `folder`."""
     user = folder.name
     write(folder / "run.sh", _command(fleet, url, user))
     if user == AGGREGATOR:
@@ -36,14 +36,14 @@ def write_commands(folder: Path, fleet: str, url: str, *, trust: str | None) -> 
 
 
 def write_device_unit(folder: Path, fleet: str, profile: Profile | None) -> None:
-    """A device's unit, if its folder is here; without a profile, a unit that is there stays."""
+    """Writes a device's unit if its folder exists; without a profile an existing unit is kept."""
     if folder.is_dir() and (profile is not None or not (folder / DEVICE_UNIT).exists()):
         cap = (profile or load_profile(DEVICE_PROFILE)).memory_cap_mib
         write(folder / DEVICE_UNIT, device_unit(fleet, folder.name, cap))
 
 
 def _command(fleet: str, url: str, user: str) -> str:
-    """Runs the user's program from wherever its folder is; names need no quotes in a shell."""
+    """Returns run.sh, which works wherever its folder is; names need no quotes in a shell."""
     if user == AGGREGATOR:
         program, rest = "broker.aggregator", "--slice FILE --state DIR"
     else:

@@ -1,12 +1,12 @@
 """The systemd units of a fleet: the device agent, the aggregator, and the broker beside it.
 
-They use what systemd 252 knows, which Debian 12 and Raspberry Pi OS have. That one restarts after
-a constant time (RestartSteps= came with 254), so `broker.backoff` waits before each start, longer
-after each failure; StartLimitIntervalSec=0 leaves the patience to it.
+They need systemd 252, the version of Debian 12 and Raspberry Pi OS. It restarts after a constant
+time (RestartSteps= came with 254), so `broker.backoff` waits before each start, longer after each
+failure; with StartLimitIntervalSec=0 systemd does not limit the number of starts.
 
-A program that ended because of something in its surroundings is always started again: the broker's
-owner may let it in, and a device looks for a new pack at each start. Only a command line that is
-not understood (exit code 2) would stay so for ever.
+A program that failed because of its environment is always restarted: the owner of the broker may
+admit it later, and a device looks for a new pack at each start. Only after a wrong command line
+(exit code 2) a restart cannot help.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DEVICE_UNIT = "stemshare-device.service"
 AGGREGATOR_UNIT = "stemshare-aggregator.service"
 BROKER_UNIT = "stemshare-broker.service"
 AGGREGATOR_OPTIONS = "options"
-_USAGE = 2  # exit code of a command line that is not understood
-_STOPPED = 130  # of a device that was asked to stop
+_USAGE = 2  # exit code after a wrong command line
+_STOPPED = 130  # exit code of a device after SIGTERM
 _WAIT_SECONDS = 300  # the longest that broker.backoff waits
-_DEVICE_WATCHDOG = "10min"  # an evaluation is one piece of work, and long on a slow board
-_AGGREGATOR_WATCHDOG = "1min"  # a turn of its loop takes seconds at most
+_DEVICE_WATCHDOG = "10min"  # an evaluation on a slow board gives no sign of life
+_AGGREGATOR_WATCHDOG = "1min"  # an iteration of its loop takes seconds at most
 
-# Without what no program of a fleet needs. Not ProcSubset=pid: the runtime reads /proc/cpuinfo.
+# No program of a fleet needs these rights. Not ProcSubset=pid: the runtime reads /proc/cpuinfo.
 _HARDENING = """\
 UMask=0077
 NoNewPrivileges=yes
@@ -56,10 +56,10 @@ SystemCallErrorNumber=EPERM
 
 
 def device_unit(fleet: str, device: str, memory_cap_mib: int) -> str:
-    """A device that runs from its pack.
+    """Returns the unit of a device that runs from its pack.
 
-    It has a user of its own and not DynamicUser=, for a pack is larger than the 1 MB that
-    LoadCredential= can hand over.
+    It has a fixed user instead of DynamicUser=, because a pack is larger than the 1 MB limit of
+    LoadCredential=.
     """
     state = "/var/lib/stemshare-device"
     command = (
@@ -91,15 +91,15 @@ WantedBy=multi-user.target
 
 
 def aggregator_unit(fleet: str, url: str, host: Profile) -> str:
-    """The aggregator, on a machine as `host` describes.
+    """Returns the unit of the aggregator on a machine with the profile `host`.
 
-    LoadCredential= lets systemd alone read its password and key, and hand them over.
+    With LoadCredential= only systemd can read the files of the password and the key.
     """
     state = "/var/lib/stemshare-aggregator"
     folder = f"{CONFIGURATION}/aggregator"
     files = ("password", "ca.pem", "certificate.pem", "key.pem")
     credentials = "\n".join(f"LoadCredential={name}:{folder}/{name}" for name in files)
-    # A third of the memory for updates that wait; messages on their way out may take as much.
+    # A third of the memory for incoming updates; outgoing messages may take the same.
     command = (
         f"{PYTHON} -m broker.aggregator --fleet {fleet} --broker {url} --user aggregator "
         "--password-file %d/password --ca-file %d/ca.pem --certificate-file %d/certificate.pem "
@@ -129,7 +129,7 @@ WantedBy=multi-user.target
 
 
 def aggregator_options() -> str:
-    """What the owner decides; written once."""
+    """Returns the options that the owner of the fleet edits; the file is written once."""
     return f"""\
 # The rest of the aggregator's command line, in one line; `python -m broker.aggregator --help`.
 OPTIONS=--slice {CONFIGURATION}/aggregator/shared.onnx --quorum 1
@@ -137,7 +137,7 @@ OPTIONS=--slice {CONFIGURATION}/aggregator/shared.onnx --quorum 1
 
 
 def broker_unit() -> str:
-    """A mosquitto of the fleet's own, beside any other on the machine."""
+    """Returns the unit of a mosquitto for this fleet, independent of others on the machine."""
     return f"""\
 [Unit]
 Description=MQTT broker of the fleet
@@ -162,7 +162,7 @@ WantedBy=multi-user.target
 
 
 def _running(command: str, failures: str, watchdog: str) -> str:
-    """Starting, watching and starting again."""
+    """Returns the lines for start, watchdog and restart."""
     return f"""\
 Type=notify
 Environment=PYTHONUNBUFFERED=1

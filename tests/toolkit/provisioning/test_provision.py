@@ -23,7 +23,8 @@ from broker.transport.address import Credentials, parse_address
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Connected
 from firmware_sim.device import options as device
-from toolkit.errors import CertificateError, ToolkitError
+from profiles.errors import StemshareError
+from toolkit.errors import CertificateError
 from toolkit.provisioning.certificates import (
     Validity,
     alternative_names,
@@ -335,7 +336,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
     tmp_path: Path, arguments: dict[str, object], sentence: str
 ) -> None:
     out = tmp_path / "farm"
-    with pytest.raises(ToolkitError) as caught:
+    with pytest.raises(StemshareError) as caught:
         provision(**{"fleet": "farm", "devices": ["one"], "out": out, **arguments})  # type: ignore[arg-type]
     assert sentence in str(caught.value)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -343,7 +344,9 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
 
 def test_the_folder_of_another_fleet_is_left_alone(farm: Provisioned, listing: Listing) -> None:
     before = listing(farm.folder)
-    with pytest.raises(ToolkitError, match="belongs to fleet 'farm'; give fleet 'garden' another"):
+    with pytest.raises(
+        StemshareError, match="belongs to fleet 'farm'; give fleet"
+    ):
         provision("garden", ["one"], farm.folder)
     assert listing(farm.folder) == before
 
@@ -356,7 +359,7 @@ def test_what_is_no_fleets_folder_is_left_alone(tmp_path: Path, what: str) -> No
     else:
         out.mkdir()
         (out / "thesis").write_text("mine", encoding="utf-8")
-    with pytest.raises(ToolkitError, match=r"is not a fleet's folder|File exists"):
+    with pytest.raises(StemshareError, match=r"is not a fleet's folder|File exists"):
         provision("farm", ["one"], out)
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] in (["out"], ["thesis"])
 
@@ -365,10 +368,10 @@ def test_a_fleet_never_gets_a_second_authority(farm: Provisioned) -> None:
     """Not even if its own was moved away together with the broker's copy."""
     shutil.rmtree(farm.folder / "authority")
     assert provision("farm", ["one"], farm.folder).added == ()  # nothing to sign
-    with pytest.raises(ToolkitError, match=r"ca\.pem is missing; only the fleet's authority"):
+    with pytest.raises(StemshareError, match=r"ca\.pem is missing; only the fleet's authority"):
         provision("farm", ["three"], farm.folder)
     (farm.broker / "ca.pem").unlink()
-    with pytest.raises(ToolkitError, match=r"ca\.pem is missing; only the fleet's authority"):
+    with pytest.raises(StemshareError, match=r"ca\.pem is missing; only the fleet's authority"):
         provision("farm", ["one"], farm.folder)
 
 
@@ -376,30 +379,30 @@ def test_a_fleet_never_gets_a_second_authority(farm: Provisioned) -> None:
 def test_only_known_devices_can_be_changed(
     farm: Provisioned, tmp_path: Path, change: Callable[[Path, str], None]
 ) -> None:
-    with pytest.raises(ToolkitError, match=r"fleet 'farm' has no device 'nobody'\."):
+    with pytest.raises(StemshareError, match=r"fleet 'farm' has no device 'nobody'\."):
         change(farm.folder, "nobody")
-    with pytest.raises(ToolkitError, match="a device cannot be called"):
+    with pytest.raises(StemshareError, match="a device cannot be called"):
         change(farm.folder, "../one")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ToolkitError, match="is not a fleet's folder"):
+    with pytest.raises(StemshareError, match="is not a fleet's folder"):
         change(tmp_path / "empty", "one")
 
 
 def test_the_aggregator_is_not_removed(farm: Provisioned) -> None:
-    with pytest.raises(ToolkitError, match="that is the aggregator's own name"):
+    with pytest.raises(StemshareError, match="that is the aggregator's own name"):
         remove(farm.folder, "aggregator")
 
 
 @pytest.mark.parametrize("text", ["", "fleet = 3", "not toml", 'fleet = "farm"\nhost_names = 1\n'])
 def test_a_damaged_fleet_file_is_named(farm: Provisioned, text: str) -> None:
     (farm.folder / "fleet.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(ToolkitError, match=r"fleet\.toml is damaged"):
+    with pytest.raises(StemshareError, match=r"fleet\.toml is damaged"):
         provision("farm", ["one"], farm.folder)
 
 
 def test_a_configuration_without_a_listener_is_named(farm: Provisioned) -> None:
     (farm.broker / "mosquitto.conf").write_text("port 1883\n", encoding="utf-8")
-    with pytest.raises(ToolkitError, match="does not have exactly one line 'listener'"):
+    with pytest.raises(StemshareError, match="does not have exactly one line 'listener'"):
         provision("farm", ["one"], farm.folder, port=1)
 
 
