@@ -344,9 +344,7 @@ def test_bad_input_is_one_sentence_and_writes_nothing(
 
 def test_the_folder_of_another_fleet_is_left_alone(farm: Provisioned, listing: Listing) -> None:
     before = listing(farm.folder)
-    with pytest.raises(
-        StemshareError, match="belongs to fleet 'farm'; give fleet"
-    ):
+    with pytest.raises(StemshareError, match="belongs to fleet 'farm'; give fleet"):
         provision("garden", ["one"], farm.folder)
     assert listing(farm.folder) == before
 
@@ -465,7 +463,7 @@ def test_the_folder_of_a_user_is_all_that_it_needs(running: Provisioned, tmp_pat
         transport.close()
         assert event == Connected(max_packet_bytes=2_000_000)
         assert (module, args.fleet, args.user) == (
-            program.__name__.removesuffix(".__main__"),
+            program.__name__.rpartition(".")[0],
             "farm",
             user,
         )
