@@ -31,6 +31,7 @@ from firmware_sim.tasks.digits import read_digits
 from firmware_sim.tasks.labelled import Examples, LabelledTask, own_share
 from firmware_sim.training.rounds import Plan
 from profiles import load_profile
+from toolkit import zoo
 from toolkit.bench.contest import Progress
 from toolkit.bench.zoo_bundles import build_branch, export_branch
 from toolkit.errors import ToolkitError
