@@ -5,11 +5,11 @@ StemshareError
 │   ├── ModelError          the branch or its file is not what an export needs
 │   │   └── UnsupportedOp   a layer needs an operation that has no builtin-only rule
 │   ├── ExportError         the export could not be finished; nothing was written
-│   ├── ExperimentError     a study cannot be run or drawn so
-│   └── ProvisionError      a fleet cannot be provisioned so
-│       ├── CertificateError    no certificate can be made or read so
-│       └── ConfigurationError  no file for mosquitto can be made or read so
-└── Interrupted             Ctrl-C; the text says what is kept (exit code 130)
+│   ├── ExperimentError     a study cannot be run or drawn as asked
+│   └── ProvisionError      a fleet cannot be provisioned as asked
+│       ├── CertificateError    a certificate cannot be made or read
+│       └── ConfigurationError  a file of mosquitto cannot be made or read
+└── Interrupted             Ctrl-C; the text states what is kept (exit code 130)
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class ExportError(ToolkitError):
 
 
 class ExperimentError(ToolkitError):
-    """A study cannot be run or drawn so."""
+    """A study cannot be run or drawn as asked."""
 
 
 class ProvisionError(ToolkitError):
-    """The fleet cannot be provisioned so."""
+    """The fleet cannot be provisioned as asked."""
 
 
 class CertificateError(ProvisionError):
@@ -60,7 +60,7 @@ class ConfigurationError(ProvisionError):
 
 
 class Interrupted(StemshareError):
-    """Ctrl-C in a command; the text says what is kept."""
+    """Ctrl-C in a command; the text states what is kept."""
 
     exit_code: ClassVar[int] = INTERRUPTED
     heading: ClassVar[str] = "interrupted; "

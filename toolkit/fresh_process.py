@@ -17,8 +17,8 @@ def report_of(
     error: type[ToolkitError] = ToolkitError,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The report; a process that prints none answers {}. One that fails raises `error` with one
-    sentence: `failure`, and the last thing that it said."""
+    """Returns the report, or {} if the process prints none. Raises `error` if the process fails,
+    with one sentence: `failure`, and the last line that it printed."""
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if ran.returncode != 0:
         last = (ran.stderr.strip().splitlines() or ["no message"])[-1]

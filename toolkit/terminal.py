@@ -21,7 +21,7 @@ def quiet_terminal() -> Iterator[Console]:
     """Yields a console on the real standard error, while file descriptors 1 and 2 go to a file.
 
     C++ code writes to the descriptors themselves, so redirecting Python's streams is not enough.
-    What the libraries said is printed if the body fails in a way that nobody foresaw.
+    What the libraries printed is shown if the body raises an error that is not ours.
     """
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     sys.stdout.flush()

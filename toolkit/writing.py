@@ -17,7 +17,7 @@ from toolkit.errors import ExportError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-# What a kernel, a C library or a file system without the exchange answers.
+# Error numbers of a kernel, a C library or a file system without the exchange.
 _NO_EXCHANGE = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 
 

@@ -24,7 +24,7 @@ from toolkit.autodiff.program import Node, Program, Value
 LARGE = 2**16  # elements of a tensor that is not moved without need
 MATMUL = "BlockMatMul"
 _BLOCK = 2**18  # elements, about: smaller ones are no faster, and every one makes the file larger
-_ALIGNED = 32  # rows: kernels take so many at once
+_ALIGNED = 32  # rows: the number that kernels take at once
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Blocks:
 
     @property
     def rows(self) -> list[tuple[int, int]]:
-        """Of each block, its first row and how many it has."""
+        """The first row and the number of rows of each block."""
         total, count = self.shape[0], self._count
         inner = (total * i // count // _ALIGNED * _ALIGNED for i in range(1, count))
         return [(start, end - start) for start, end in pairwise([0, *inner, total])]
@@ -97,7 +97,7 @@ def in_blocks(program: Program, kernels: Iterable[Blocks]) -> Program:
 
 
 def _is_kernel(program: Program, value: Value) -> bool:
-    """Whether all that reads the value is x·value."""
+    """Whether the value is read by products x·value only."""
     users = [node for node in program.nodes if value in node.inputs]
     return bool(users) and all(
         node.op == "MatMul"

@@ -33,8 +33,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Choice:
-    """A formulation, and how many bytes of intermediate results it makes at once: a batch that
-    would need more is divided."""
+    """A formulation, and the number of bytes of intermediate results that it makes at once: a batch
+    that would need more is divided."""
 
     formulation: str
     part_bytes: int

@@ -59,7 +59,7 @@ def _accepts(function: Callable[..., Any], *arguments: int) -> bool:
         inspect.signature(function).bind(*arguments)
     except TypeError:
         return False
-    except ValueError:  # a builtin without a signature; calling it will tell
+    except ValueError:  # a builtin without a signature; the call will show
         return True
     return True
 
@@ -120,6 +120,6 @@ def _check(name: str, model: keras.Model, learning: Learning) -> None:
         if policy != "float32" and not isinstance(layer, keras.layers.InputLayer):
             raise ModelError(f"layer {layer.name!r} computes in {policy}; only float32 can train.")
     chooses = isinstance(learning, DoubleQ) or learning.loss == "cross_entropy"
-    answers = model.output_shape
-    if chooses and isinstance(answers, tuple) and len(answers) != 2:  # tracing refuses several
-        raise ModelError(f"the model of {name} answers {answers}; it must be (None, classes).")
+    output = model.output_shape
+    if chooses and isinstance(output, tuple) and len(output) != 2:  # tracing refuses several
+        raise ModelError(f"the model of {name} answers {output}; it must be (None, classes).")

@@ -35,7 +35,7 @@ from toolkit.commands import (
 )
 from toolkit.terminal import QUIET
 
-LONGEST_SENTENCE = 600  # characters; the converter can say far more
+LONGEST_SENTENCE = 600  # characters; the converter's messages can be far longer
 
 
 class InOrderOfUse(TyperGroup):
@@ -66,10 +66,13 @@ def _version(asked: bool) -> None:
 def everywhere(
     quiet: Annotated[
         bool,
-        typer.Option("--quiet", "-q", envvar=QUIET, help="No progress; only answers."),
+        typer.Option("--quiet", "-q", envvar=QUIET, help="Show no progress, only results."),
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and stop.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and stop."
+        ),
     ] = False,
 ) -> None:
     """Turns Keras branches into bundles that train on the stock TFLite runtimes."""
@@ -104,7 +107,7 @@ ORDER = (
 
 
 def main() -> None:
-    """Runs a command; what the user can mend is one sentence, not a traceback."""
+    """Runs a command; an error of ours is printed as one sentence, without a traceback."""
     try:
         app()
     except StemshareError as error:

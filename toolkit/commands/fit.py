@@ -26,8 +26,8 @@ EXAMPLES = (
 def fit(
     profile: ProfileName,
     model: Annotated[str, typer.Option(help="Your function of a width: path/to/file.py:function.")],
-    min_width: Annotated[int, typer.Option(help="Least that is worth it.", min=1)] = 1,
-    max_width: Annotated[int, typer.Option(help="Most that is tried.", min=1)] = 512,
+    min_width: Annotated[int, typer.Option(help="Smallest width that is useful.", min=1)] = 1,
+    max_width: Annotated[int, typer.Option(help="Largest width that is tried.", min=1)] = 512,
     max_step_ms: Annotated[
         float | None, typer.Option(help="Longest training step, as measured here.", min=0.001)
     ] = None,
@@ -38,7 +38,7 @@ def fit(
 ) -> None:
     """Find the widest branch whose measured memory, operations and step time fit a profile.
 
-    A wider branch is taken to need more, but the answer is measured: it fits, the next does not.
+    Wider branches are assumed to need more; the result is measured: it fits, the next does not.
     """
     chosen = load_profile(profile)
     with quiet_terminal() as console, console.status("starting TensorFlow") as status:

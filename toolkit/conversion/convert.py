@@ -21,7 +21,7 @@ def convert_module(module: Convertible) -> bytes:
         tf.saved_model.save(module, folder, signatures=concrete, options=options)
         try:
             data = convert_saved_model(folder, list(concrete))
-        except Exception as error:  # the converter raises whatever it likes
+        except Exception as error:  # the converter documents no type of error
             raise ExportError(f"the TFLite converter refused the branch: {error}") from error
 
     return rewrite(data, {name: (f.inputs, f.outputs) for name, f in functions.items()})
@@ -36,9 +36,9 @@ class _Numbered:
         self.outputs: dict[str, str] = {}
 
     def __call__(self, **arguments: tf.Tensor) -> dict[str, tf.Tensor]:
-        answer = self.signature.function(**{self.inputs[n]: v for n, v in arguments.items()})
-        self.outputs = {f"o{n}": name for n, name in enumerate(answer)}
-        return dict(zip(self.outputs, answer.values(), strict=True))
+        results = self.signature.function(**{self.inputs[n]: v for n, v in arguments.items()})
+        self.outputs = {f"o{n}": name for n, name in enumerate(results)}
+        return dict(zip(self.outputs, results.values(), strict=True))
 
     def concrete(self) -> tf.types.experimental.ConcreteFunction:
         specs = {

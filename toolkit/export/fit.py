@@ -1,7 +1,7 @@
 """Finds the widest branch that fits a profile, by measuring and not by guessing.
 
 Wider is assumed to need more: more operations, more memory, longer steps. That only decides which
-widths are tried. The answer itself was exported and measured, and so was the next wider one, which
+widths are tried. The result itself was exported and measured, and so was the next wider one, which
 does not fit (unless the next one is out of range, or fails a limit that can be counted).
 """
 
@@ -29,7 +29,7 @@ from toolkit.export.memory_estimate import RESERVE_MIB, largest_micro_batch
 from toolkit.export.trial import Progress, try_micro_batch
 from toolkit.tuning.files import shipped
 
-_NO_MEMORY_CAP_MIB, _NO_STORAGE_CAP_MIB = 2**20, 2**24  # the most that a profile may say
+_NO_MEMORY_CAP_MIB, _NO_STORAGE_CAP_MIB = 2**20, 2**24  # the largest values that a profile may have
 _MOST_GROWTH, _LEAST_GROWTH = 8.0, 1.25  # from one try to the next while all of them fit
 
 Build = Callable[[int], Branch]

@@ -1,4 +1,4 @@
-"""`infer.tflite`: inference only, with constant weights, quantised as the profile says."""
+"""`infer.tflite`: inference only, with constant weights, quantised as the profile states."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def convert_inference(branch: Branch, quantisation: str, calibration: Images) ->
                 converter.inference_input_type = tf.uint8
         try:
             data = bytes(converter.convert())
-        except Exception as error:  # the converter raises whatever it likes
+        except Exception as error:  # the converter documents no type of error
             raise ExportError(f"the converter cannot quantise the branch: {error}") from error
     return _with_plain_bytes(data) if as_integers else data
 

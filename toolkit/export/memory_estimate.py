@@ -134,7 +134,7 @@ def alive_bytes(model: Any, subgraph: Any, *, delegated: bool = False) -> int:
 
 
 def _columns_bytes(subgraph: Any, operator: Any) -> int:
-    """im2col of the builtin kernel: for each answered pixel, all that lies under the kernel."""
+    """im2col of the builtin kernel: for each output pixel, all input pixels under the kernel."""
     _, height, width, channels = map(int, subgraph.tensors[operator.inputs[1]].shape)
     if height * width == 1:
         return 0

@@ -65,7 +65,7 @@ def try_out(branch: Branch, profile: Profile, model: Path) -> Measured:
     Its output must equal that of Keras. What is measured is that of the profile's runtime.
     """
     reports = {r: _measure(model, r, profile) for r in installed_runtimes()}
-    wanted = _keras_answer(branch)
+    wanted = _keras_output(branch)
     for runtime, report in reports.items():
         if not np.allclose(report["answer"], wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max()):
             raise ExportError(f"in {runtime} the converted branch does not answer what Keras does.")
@@ -164,7 +164,7 @@ def _measure(model: Path, runtime: str, profile: Profile) -> dict[str, Any]:
     return report_of(command, failure=failure, error=ExportError)
 
 
-def _keras_answer(branch: Branch) -> npt.NDArray[np.float32]:
+def _keras_output(branch: Branch) -> npt.NDArray[np.float32]:
     """The output of Keras for the input that `firmware_sim.measure` draws."""
     spec = TensorSpec((1, *branch.input_shape), np.dtype(branch.input_dtype))
     x = random_input(np.random.default_rng(0), spec).astype(np.float32)

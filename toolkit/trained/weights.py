@@ -33,7 +33,7 @@ class TrainedWeights:
     run: str
     round: int
     steps_done: int  # of that round
-    state: Mapping[str, Array]  # all that `set_state` takes, optimiser slots included
+    state: Mapping[str, Array]  # what `set_state` takes, optimiser slots included
 
     @property
     def source(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def read_weights(bundle: Bundle, state: Path) -> TrainedWeights:
 
 
 def _owner(path: Path) -> str:
-    """Whose checkpoint it is; loading says what is wrong with one that cannot be read."""
+    """The device of a checkpoint, or "" if it cannot be read: then loading raises the error."""
     try:
         return str(read_sealed(path, "checkpoint").fields.get("device"))
     except (OSError, WireError):

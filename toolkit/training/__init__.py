@@ -1,1 +1,1 @@
-"""The training module of a branch: its variables and the signatures of DESIGN's contract."""
+"""The training module of a branch: its variables and the signatures of `model.tflite`."""

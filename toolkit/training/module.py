@@ -43,7 +43,7 @@ def training_inputs(branch: Branch, batch: int) -> dict[str, tf.TensorSpec]:
 
 
 class TrainingModule(tf.Module):  # type: ignore[misc]
-    """One branch, one batch size, one runtime: all that a device needs to train it.
+    """One branch, one batch size, one runtime: everything that a device needs to train it.
 
     The state is the model's tensors, the optimiser's slots and the accumulated gradient (one of
     each for every group), and the target network; `store` holds the variables that it is kept in.
@@ -115,9 +115,9 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
             "train": Signature(self.train, inputs),
             "accumulate": Signature(self.accumulate, inputs),
             "apply": Signature(self.apply, {}),
-            "get_shared": Signature(lambda: self.tell(shared), {}),
+            "get_shared": Signature(lambda: self.tensors(shared), {}),
             "set_shared": Signature(self.set, self._specs(shared)),
-            "get_state": Signature(lambda: self.tell(self.state_shapes), {}),
+            "get_state": Signature(lambda: self.tensors(self.state_shapes), {}),
             "set_state": Signature(self.set, self._specs(self.state_shapes)),
         }
         if self.micro_batch < self.batch:
@@ -139,11 +139,11 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         tape = run(self.batch_program, self.read(self.model_variables), x)
         logits = tape[self.batch_program.logits()]
         losses, _ = self._loss(logits, y)
-        answer = {"loss": tf.reduce_sum(losses)}
+        sums = {"loss": tf.reduce_sum(losses)}
         if y.dtype == tf.int32:
             right = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), y)
-            answer["correct"] = tf.reduce_sum(tf.cast(right, "float32"))
-        return answer
+            sums["correct"] = tf.reduce_sum(tf.cast(right, "float32"))
+        return sums
 
     def train(self, **batch: tf.Tensor) -> Tensors:
         """One optimiser step on all trainable tensors, by the samples given and no others."""
@@ -172,7 +172,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         return {"step": self.store[STEP].read_value()}
 
     def apply(self) -> Tensors:
-        """Steps θ_local by dθ_local, answers dθ_shared, and clears dθ."""
+        """Steps θ_local by dθ_local, returns dθ_shared, and clears dθ."""
         totals = self._take_accumulated()
         shared: Tensors = {}
         for g, total in zip(self.groups, totals, strict=True):
@@ -190,12 +190,12 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         return {"step": self.store[STEP].read_value()}
 
     def set(self, **values: tf.Tensor) -> Tensors:
-        """Replaces tensors; the answer is the number of optimiser steps taken so far."""
+        """Replaces tensors; returns the number of optimiser steps taken so far."""
         for name, value in self.storage.cut(values).items():
             self.store[name].assign(value)
         return {"step": self.store[STEP].read_value()}
 
-    def tell(self, names: Iterable[str]) -> Tensors:
+    def tensors(self, names: Iterable[str]) -> Tensors:
         """Tensors, by name."""
         names = tuple(names)
         return self.storage.join(self.read(self.storage.variables(names)), names)

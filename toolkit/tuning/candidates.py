@@ -63,8 +63,8 @@ class Candidates(tf.Module):  # type: ignore[misc]
             y, (input_gradient, kernel_gradient) = FORMULATIONS[choice.formulation](
                 x, self.kernel.read_value(), self.layer.dilation, choice.part_bytes
             )
-            answer = {"y": y, "dkernel": kernel_gradient(dy)}
-            return answer if self.layer.first else {**answer, "dx": input_gradient(dy)}
+            found = {"y": y, "dkernel": kernel_gradient(dy)}
+            return found if self.layer.first else {**found, "dx": input_gradient(dy)}
 
         return compute
 

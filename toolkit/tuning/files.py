@@ -25,7 +25,7 @@ class SourcedTuning(Tuning):
     source: str = RULE
 
     def describe(self, layers: Sequence[Layer]) -> dict[str, Any]:
-        """What a manifest says about it."""
+        """Returns what the manifest states about the tuning."""
         chosen = {layer.name: asdict(self.choose(layer)) for layer in layers}
         return {"source": self.source, "layers": chosen}
 

@@ -13,7 +13,7 @@ from toolkit.branch.branch import Branch
 
 @dataclass(frozen=True)
 class _Recording(Tuning):
-    """Notes what it is asked."""
+    """Records the layers for which a choice is asked."""
 
     asked: dict[Layer, None] = field(default_factory=dict)  # in order
 
@@ -23,7 +23,7 @@ class _Recording(Tuning):
 
 
 def layers_of(branch: Branch) -> list[Layer]:
-    """Each distinct one once, in the order of the branch.
+    """Returns each distinct layer once, in the order of the branch.
 
     The branch is replayed and asks for a choice wherever there is one, so strides and paddings
     are reduced here exactly as in training.

@@ -18,7 +18,7 @@ LIGHT_OUTPUT = "light_output"
 
 @dataclass(frozen=True)
 class Pair:
-    """A stem, what follows it in either branch, and the classes that both tell apart.
+    """A stem, what follows it in either branch, and the number of classes of both.
 
     share-first: stem → head of the branch.
     cascading: the complex branch contains the whole lightweight one; their outputs are added

@@ -78,12 +78,12 @@ def test_a_kernel_that_something_else_reads_stays_whole() -> None:
 def test_outside_a_kernel_has_its_own_name_and_shape(shared: str) -> None:
     branch = Branch("blocks", model(), (shared,))
     module = TrainingModule(branch, batch=BATCH, runtime="ai-edge-litert")
-    state = module.tell(module.state_shapes)
+    state = module.tensors(module.state_shapes)
     np.testing.assert_array_equal(state["large/kernel"], branch.weights()["large/kernel"])
     assert not any(name.startswith("large/kernel/") for name in state)
-    new = {name: value + 1.0 for name, value in module.tell(branch.shared_names).items()}
+    new = {name: value + 1.0 for name, value in module.tensors(branch.shared_names).items()}
     module.set(**new)
-    for name, value in module.tell(branch.shared_names).items():
+    for name, value in module.tensors(branch.shared_names).items():
         np.testing.assert_array_equal(value, new[name])
     module.accumulate(x=tf.ones([BATCH, 7]), y=tf.constant([0, 1, 1]))
     answer = module.apply()

@@ -27,7 +27,7 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """How many pixels one window spans."""
+        """The number of pixels that one window spans."""
         return (self.kernel - 1) * self.dilation + 1
 
 
@@ -70,7 +70,7 @@ def framed(
 
 
 def _crop(x: tf.Tensor, top: int, bottom: int, left: int, right: int) -> tf.Tensor:
-    """Removes what the negative numbers say."""
+    """Removes rows and columns where the numbers are negative."""
     n, height, width, c = shape_of(x)
     top, bottom, left, right = (max(-k, 0) for k in (top, bottom, left, right))
     if not (top or bottom or left or right):
@@ -79,7 +79,7 @@ def _crop(x: tf.Tensor, top: int, bottom: int, left: int, right: int) -> tf.Tens
 
 
 def _zeros_around(x: tf.Tensor, top: int, bottom: int, left: int, right: int) -> tf.Tensor:
-    """Adds what the positive numbers say."""
+    """Adds rows and columns of zeros where the numbers are positive."""
     top, bottom, left, right = (max(k, 0) for k in (top, bottom, left, right))
     if not (top or bottom or left or right):
         return x

@@ -34,7 +34,7 @@ def run_cells(
     jobs: int | None,
     ray: bool,
 ) -> None:
-    """Runs the study and says where its results are."""
+    """Runs the study and prints where its results are."""
     folder = out or Path("results") / cells[0].options.task
     run_study(cells, folder, data, link="mqtt" if mqtt else "memory", jobs=jobs, ray=ray)
     typer.echo(f"{len(cells)} cells are in {folder}; `toolkit figures {folder}` draws them")

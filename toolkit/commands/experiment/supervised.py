@@ -61,7 +61,7 @@ def supervised(
     validate_on: Annotated[
         int | None,
         typer.Option(
-            help="At most so many of a device's validation examples, for speed.",
+            help="Maximum number of a device's validation examples, for speed.",
             min=1,
             show_default="all",
         ),
@@ -90,7 +90,7 @@ def supervised(
     ray: Ray = False,
     out: Out = None,
 ) -> None:
-    """Two devices learn to tell images apart, of which the weak one holds few (section 4.3).
+    """Two devices learn to classify images; the weak one holds few of them (section 4.3).
 
     A cell is a mode × topology × fraction × seed. One that was killed goes on where it was, and
     ends with the same numbers.

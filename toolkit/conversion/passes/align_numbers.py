@@ -56,7 +56,7 @@ def align_numbers(model: Model) -> None:
 
 
 def _meanings(model: Model, subgraph: Subgraph, known: dict[Any, int]) -> dict[int, int]:
-    """For each used tensor a number that says what it is: same number, same computation.
+    """Returns a number for each used tensor; equal numbers mean the same computation.
 
     Variables come first, since every signature has them.
     """

@@ -1,4 +1,4 @@
-"""Leaves out the options of operations that say what a runtime assumes without them."""
+"""Leaves out the options of operations that have the values which a runtime assumes anyway."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ The converter computes what the backward pass needs together with the forward pa
 
 List scheduling, from the end backwards: of the operations whose users are all placed, take the
 best, until none is left. Going backwards, an operation's outputs end (they are not alive before it)
-and its inputs begin. What is best is a guess, so two guesses are tried, and the order in which
-fewer bytes are alive at once is kept.
+and its inputs begin. The best one is found by a heuristic; two heuristics are tried, and the
+order with fewer bytes alive at once is kept.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def _jobs(model: Model, subgraph: Subgraph) -> list[Job]:
 def schedule(jobs: Sequence[Job], sizes: Sequence[int]) -> list[int]:
     """An order of the jobs that respects data, variables and `first`."""
     graph = _Graph(jobs, sizes)
-    orders = (_backwards(graph, guess)[::-1] for guess in (_fewest_bytes, _finish_what_began))
+    orders = (
+        _backwards(graph, heuristic)[::-1] for heuristic in (_fewest_bytes, _finish_what_began)
+    )
     return min(orders, key=lambda order: most_alive(jobs, sizes, order))
 
 
@@ -95,15 +97,15 @@ class _Graph:
 
 
 @dataclass
-class _Moment:
-    """Where the walk backwards stands."""
+class _State:
+    """The state of the walk backwards."""
 
     ready: set[int]  # jobs that can be placed
     begun: dict[int, int]  # the tensors that are alive, and since how many jobs
     users: dict[int, set[int]]  # of each tensor, those that are not placed; views are none
 
     def cost(self, graph: _Graph, job: int) -> int:
-        """How many more bytes are alive before the job than after it."""
+        """The number of bytes alive before the job, minus those after it."""
         begins = sum(graph.sizes[t] for t in graph.inputs[job] if t not in self.begun)
         return begins - sum(graph.sizes[t] for t in graph.outputs[job] if t in self.begun)
 
@@ -113,24 +115,24 @@ class _Moment:
         return sum(graph.sizes[t] for t in new if not self.users[t] - {job} <= self.ready)
 
 
-_Guess = Callable[[_Graph, _Moment, int], tuple[int, ...]]
+_Heuristic = Callable[[_Graph, _State, int], tuple[int, ...]]
 
 
-def _fewest_bytes(graph: _Graph, moment: _Moment, job: int) -> tuple[int, ...]:
-    return moment.cost(graph, job), -job
+def _fewest_bytes(graph: _Graph, state: _State, job: int) -> tuple[int, ...]:
+    return state.cost(graph, job), -job
 
 
-def _finish_what_began(graph: _Graph, moment: _Moment, job: int) -> tuple[int, ...]:
+def _finish_what_began(graph: _Graph, state: _State, job: int) -> tuple[int, ...]:
     """What costs nothing; then what goes on with the youngest tensor, so that one part of a batch
     is done before the next, and begins nothing that has to wait."""
-    cost, waiting = moment.cost(graph, job), moment.waiting(graph, job)
+    cost, waiting = state.cost(graph, job), state.waiting(graph, job)
     if cost + waiting <= 0:
         return 0, cost, -job
-    age = max((moment.begun.get(t, -1) for t in graph.touched[job]), default=-1)
+    age = max((state.begun.get(t, -1) for t in graph.touched[job]), default=-1)
     return 1, waiting > 0, -age, cost, -job
 
 
-def _backwards(graph: _Graph, guess: _Guess) -> list[int]:
+def _backwards(graph: _Graph, heuristic: _Heuristic) -> list[int]:
     waiting = [0] * len(graph.before)  # users that are not placed yet
     users: dict[int, set[int]] = defaultdict(set)
     for job, needed in enumerate(graph.before):
@@ -139,21 +141,21 @@ def _backwards(graph: _Graph, guess: _Guess) -> list[int]:
         for tensor in graph.inputs[job]:
             if not graph.views[job]:
                 users[tensor].add(job)
-    moment = _Moment({i for i, count in enumerate(waiting) if count == 0}, {}, users)
+    state = _State({i for i, count in enumerate(waiting) if count == 0}, {}, users)
     placed: list[int] = []
-    while moment.ready:
-        chosen = min(moment.ready, key=lambda job: guess(graph, moment, job))
-        moment.ready.remove(chosen)
+    while state.ready:
+        chosen = min(state.ready, key=lambda job: heuristic(graph, state, job))
+        state.ready.remove(chosen)
         placed.append(chosen)
         for tensor in graph.outputs[chosen]:
-            moment.begun.pop(tensor, None)
+            state.begun.pop(tensor, None)
         for tensor in graph.inputs[chosen]:
-            moment.begun.setdefault(tensor, len(placed))
+            state.begun.setdefault(tensor, len(placed))
             users[tensor].discard(chosen)
         for earlier in graph.before[chosen]:
             waiting[earlier] -= 1
             if waiting[earlier] == 0:
-                moment.ready.add(earlier)
+                state.ready.add(earlier)
     return placed
 
 

@@ -40,7 +40,7 @@ class OnnxGraph:
         self._met: list[str] = []  # shared tensors, in the order of their first use
 
     def add(self, op: str, *inputs: Input, **attributes: Any) -> str:
-        """Appends a node; answers the name of its output."""
+        """Appends a node; returns the name of its output."""
         names = [self._read(x) for x in inputs]
         position = len(self.nodes)
         name, output = f"{self.scope}{op}_{position}", f"v{position}"
