@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from broker.errors import TransportError
 from broker.transport.mqtt_rules import LONGEST_TEXT
+from broker.transport.secret_files import exposure
 
 DEFAULT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
@@ -85,6 +86,7 @@ class Credentials:
     ca_file: Path | None = None  # None: the authorities that the system trusts
     certificate_file: Path | None = None  # the client's own, if the broker asks for one
     key_file: Path | None = None
+    allow_readable: bool = False  # use a password or key that other users can read
 
 
 def login(address: Address, credentials: Credentials) -> tuple[str | None, str | None]:
@@ -98,10 +100,17 @@ def login(address: Address, credentials: Credentials) -> tuple[str | None, str |
     user = address.user if credentials.user is None else credentials.user
     password = address.password
     if credentials.password_file is not None:
+        check_private(credentials.password_file, credentials)
         password = _read_password(credentials.password_file)
     if password is not None and not user:
         raise TransportError("there is a password for the broker but no user.")
     return user, password
+
+
+def check_private(file: Path, credentials: Credentials) -> None:
+    """Raises `TransportError` if other users can read the file, unless that is allowed."""
+    if not credentials.allow_readable and (exposed := exposure(file)):
+        raise TransportError(exposed)
 
 
 def _read_password(file: Path) -> str:

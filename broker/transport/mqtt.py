@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 
 from broker.errors import TransportError
-from broker.transport.address import Address, Credentials, login
+from broker.transport.address import Address, Credentials, check_private, login
 from broker.transport.mqtt_link import GOODBYE_S, Link, Version
 from broker.transport.mqtt_rules import check_filters, check_topic
 from broker.transport.paho_client import Login
@@ -186,6 +186,7 @@ def tls_context(credentials: Credentials) -> ssl.SSLContext:
     if (certificate is None) != (key is None):
         raise TransportError("a client's certificate and its key belong together: give both files.")
     if certificate is not None and key is not None:
+        check_private(key, credentials)
         try:
             # With an empty password OpenSSL does not ask for one at the terminal.
             context.load_cert_chain(certificate, key, password="")

@@ -41,6 +41,11 @@ def add_link_options(
     add("--certificate-file", type=Path, metavar="FILE", help="our own certificate")
     add("--key-file", type=Path, metavar="FILE", help="its private key")
     add(
+        "--allow-readable-keys",
+        action="store_true",
+        help="use passwords, keys and packs that other users of this machine can read",
+    )
+    add(
         "--part-bytes",
         type=int,
         metavar="N",
@@ -118,6 +123,7 @@ def open_channel(
             ca_file=args.ca_file,
             certificate_file=args.certificate_file,
             key_file=args.key_file,
+            allow_readable=args.allow_readable_keys,
         ),
         limits=limits,
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.log import Log
+from broker.transport.secret_files import exposure
 from firmware_sim.errors import PackError
 from firmware_sim.packs.format import Index, read_key
 from firmware_sim.packs.installed import Installed, Packs
@@ -26,8 +27,8 @@ _BROUGHT = (
     "certificate_file",
     "key_file",
 )
-# A pack cannot set where it is kept and which key is trusted.
-_OF_THE_MACHINE = ("pack", "trust", "state")
+# A pack cannot set where it is kept, which key is trusted, and which files are taken.
+_OF_THE_MACHINE = ("pack", "trust", "state", "allow_readable_keys")
 
 
 def add_pack_options(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +60,7 @@ def options_of(
     packs = Packs(args.state, trusted=read_key(args.trust) if args.trust else None)
     with contextlib.ExitStack() as unless_all_is_well:
         unless_all_is_well.callback(packs.close)
-        installed = _install(packs, args.pack, parser, argv, log)
+        installed = _install(packs, args, parser, argv, log)
         index = installed.index
         log.event("pack", device=index.device, fleet=index.fleet, version=index.version)
         args = parser.parse_args([*index.arguments, *argv])
@@ -95,7 +96,11 @@ def check_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -
 
 
 def _install(
-    packs: Packs, pack: Path, parser: argparse.ArgumentParser, argv: Sequence[str], log: Log
+    packs: Packs,
+    args: argparse.Namespace,
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str],
+    log: Log,
 ) -> Installed:
     """Installs the pack; returns it, or the one that stays in use because this one is refused."""
 
@@ -105,7 +110,9 @@ def _install(
             raise _not_understood("--task is missing")
 
     try:
-        packs.install(pack, check)
+        if not args.allow_readable_keys and (exposed := exposure(args.pack)):
+            raise PackError(exposed)
+        packs.install(args.pack, check)
     except PackError as refused:
         stays = packs.current()
         if stays is None:

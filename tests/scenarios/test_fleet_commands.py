@@ -277,6 +277,7 @@ def test_a_wrong_password(
 ) -> None:
     file = tmp_path / "password"
     file.write_text(f"{PASSWORD}\n")
+    file.chmod(0o600)
     if where == "in a file":
         link: Arguments = ("--broker", locked.address, "--user", "me", "--password-file", file)
     else:
@@ -285,6 +286,25 @@ def test_a_wrong_password(
     base = ("--slice", slice_path, "--fleet", "orchard", "--state", tmp_path / "state")
     assert sentence(AGGREGATOR, *base, *link) == refusal
     assert sentence(DEVICE, *device, *link) == refusal
+
+
+@fleet_group
+def test_a_password_that_others_can_read(
+    locked: Mosquitto, device: Arguments, slice_path: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(f"{PASSWORD}\n")
+    file.chmod(0o604)
+    link: Arguments = ("--broker", locked.address, "--user", "me", "--password-file", file)
+    exposed = (
+        f"others can read or change {file}, which holds a secret: chmod 600 {file}, "
+        "or give --allow-readable-keys."
+    )
+    base = ("--slice", slice_path, "--fleet", "orchard", "--state", tmp_path / "state")
+    for program, own in ((AGGREGATOR, base), (DEVICE, device)):
+        assert sentence(program, *own, *link) == exposed
+        refusal = sentence(program, *own, *link, "--allow-readable-keys")
+        assert refusal.startswith(f"{locked.address} does not let this user in")
 
 
 # --- users who change their mind ------------------------------------------------------------------

@@ -26,3 +26,6 @@ StateFolder = Annotated[Path, typer.Option(help="Folder with the device's checkp
 FleetName = Annotated[str, typer.Option(help="Name of the fleet.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Seeds = Annotated[int, typer.Option(help="Number of repetitions, with seeds 0, 1, …", min=1)]
+AllowReadableKeys = Annotated[
+    bool, typer.Option(help="Use keys that other users of this machine can read.")
+]

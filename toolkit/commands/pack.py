@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from toolkit.commands.options import BundleFolder, FleetName
+from toolkit.commands.options import AllowReadableKeys, BundleFolder, FleetName
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -33,6 +33,7 @@ def pack(
         int | None,
         typer.Option(help="Devices refuse a lower one.", show_default="the time in seconds"),
     ] = None,
+    allow_readable_keys: AllowReadableKeys = False,
 ) -> None:
     """Put a bundle, the broker's address and a device's credentials into one signed file.
 
@@ -42,7 +43,14 @@ def pack(
 
     folder = provisioned or Path("fleets") / fleet
     packed = write_pack(
-        bundle, folder, device, fleet=fleet, out=out, version=version, arguments=arguments or []
+        bundle,
+        folder,
+        device,
+        fleet=fleet,
+        out=out,
+        version=version,
+        arguments=arguments or [],
+        allow_readable_keys=allow_readable_keys,
     )
     kilobytes = packed.file.stat().st_size / 1e3
     version = packed.index.version

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from profiles import load_profile
-from toolkit.commands.options import FleetName
+from toolkit.commands.options import AllowReadableKeys, FleetName
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -48,6 +48,7 @@ def provision(
         str | None,
         typer.Option(help="Of the devices: what their units allow.", show_default="weak"),
     ] = None,
+    allow_readable_keys: AllowReadableKeys = False,
 ) -> None:
     """Make certificates, passwords, access rules and mosquitto's configuration for a fleet.
 
@@ -60,7 +61,7 @@ def provision(
         provisioning.remove(folder, name)
         typer.echo(f"{name} is shut out once the broker has read its password file again")
     for name in rotate or []:
-        provisioning.rotate(folder, name, days=days)
+        provisioning.rotate(folder, name, days=days, allow_readable_keys=allow_readable_keys)
         typer.echo(f"{name} has new credentials in {folder}")
     if (remove or rotate) and not device:
         return
@@ -73,6 +74,7 @@ def provision(
         port=port,
         require_certificate=require_certificate,
         profile=load_profile(profile) if profile else None,
+        allow_readable_keys=allow_readable_keys,
     )
     typer.echo(f"{folder}: {_count(made.added, 'added')}, {_count(made.kept, 'as before')}")
     typer.echo(f"  {made.broker} goes to the broker: `mosquitto -c mosquitto.conf` in that folder")

@@ -49,8 +49,8 @@ from toolkit.provisioning.mosquitto_files import (
     password_lines,
     read_hashes,
 )
-from toolkit.provisioning.private_files import make_folder, put, read, write
-from toolkit.provisioning.signing import PUBLIC, prepare_signing
+from toolkit.provisioning.private_files import check_private, make_folder, put, read, write
+from toolkit.provisioning.signing import PRIVATE, PUBLIC, prepare_signing
 from toolkit.provisioning.starting import KEPT, write_commands, write_device_unit
 from toolkit.provisioning.units import BROKER_UNIT, broker_unit
 
@@ -108,6 +108,7 @@ def provision(
     port: int | None = None,
     require_certificate: bool | None = None,
     profile: Profile | None = None,
+    allow_readable_keys: bool = False,
 ) -> Provisioned:
     """Creates the fleet's folder, or adds devices to it.
 
@@ -120,6 +121,7 @@ def provision(
     validity = Validity.of(days)
     alternative_names(host_names)
     with _locked(out, new=True):
+        check_private(*_authority_keys(out), allow=allow_readable_keys)
         before = _read_fleet(out) or Fleet(fleet, DEFAULT_HOSTS, DEFAULT_PORT, False)
         if before.fleet != fleet:
             raise ProvisionError(
@@ -147,12 +149,15 @@ def provision(
     return Provisioned(out, now, added, tuple(user for user in users if user in known), renewed)
 
 
-def rotate(out: Path, user: str, *, days: int = DEFAULT_DAYS) -> None:
+def rotate(
+    out: Path, user: str, *, days: int = DEFAULT_DAYS, allow_readable_keys: bool = False
+) -> None:
     """Replaces the password, key and certificate of a device or of the aggregator."""
     validity = Validity.of(days)
     if user != AGGREGATOR:
         check_name("device", user)
     with _locked(out):
+        check_private(*_authority_keys(out), allow=allow_readable_keys)
         fleet = known_fleet(out, user)
         _give_credentials(out, fleet, (user,), validity)
         _write_commands(out, fleet)
@@ -200,6 +205,11 @@ def _server_is_good(broker: Path, fleet: Fleet) -> bool:
         return False
     names = alternative_names(fleet.host_names)
     return serves(server, names, authority=pems[2], until=datetime.now(UTC) + RENEW_BEFORE)
+
+
+def _authority_keys(out: Path) -> tuple[Path, Path]:
+    """Returns the files that can sign certificates and packs of the fleet."""
+    return out / "authority" / "ca.key", out / PRIVATE
 
 
 def _authority(out: Path, fleet: Fleet, *, make: bool = False) -> Issued:

@@ -32,8 +32,8 @@ from firmware_sim.packs.format import (
 from firmware_sim.packs.options import check_arguments
 from toolkit.errors import ProvisionError
 from toolkit.provisioning.fleet import credentials_of, known_fleet
-from toolkit.provisioning.private_files import read, write
-from toolkit.provisioning.signing import signing_key
+from toolkit.provisioning.private_files import check_private, read, write
+from toolkit.provisioning.signing import PRIVATE, signing_key
 from toolkit.provisioning.units import DEVICE_UNIT, device_unit
 
 
@@ -56,11 +56,12 @@ def pack(
     out: Path | None = None,
     version: int | None = None,
     arguments: Sequence[str] = (),
+    allow_readable_keys: bool = False,
 ) -> Packed:
     """Packs a bundle for a device of the fleet in `provisioned`.
 
     Without a version it is the time in seconds, so that a later pack is a newer one. `arguments`
-    are for the device's command line.
+    are for the device's command line. Keys that other users can read are refused unless allowed.
     """
     if version is not None and not 1 <= version <= HIGHEST_VERSION:
         raise ProvisionError(f"a version is a number from 1 to {HIGHEST_VERSION}, not {version}.")
@@ -72,7 +73,10 @@ def pack(
     known = known_fleet(provisioned, device)
     if known.fleet != fleet:
         raise ProvisionError(f"{provisioned} belongs to fleet {known.fleet!r}, not to {fleet!r}.")
-    contents = _contents(bundle, credentials_of(provisioned, device))
+    own = credentials_of(provisioned, device)
+    secrets = (provisioned / PRIVATE, own / "key.pem", own / "password")
+    check_private(*secrets, allow=allow_readable_keys)
+    contents = _contents(bundle, own)
     index = Index(
         fleet=fleet,
         device=device,

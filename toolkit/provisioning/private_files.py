@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from broker.durable import sync_file
+from broker.transport.secret_files import exposure
 from toolkit.errors import ProvisionError
 
 
@@ -41,6 +42,13 @@ def write(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(draft).unlink(missing_ok=True)
         raise
+
+
+def check_private(*files: Path, allow: bool) -> None:
+    """Raises `ProvisionError` if other users can read a secret, unless that is allowed."""
+    for file in files:
+        if not allow and (exposed := exposure(file)):
+            raise ProvisionError(exposed)
 
 
 def put(target: Path, files: Mapping[str, bytes]) -> None:

@@ -92,6 +92,7 @@ def test_the_right_password_lets_in_from_the_address_and_from_a_file(
     address = parse_address(f"mqtt://me:s3cret@127.0.0.1:{guarded.port}")
     assert isinstance(first_event(address), Connected)
     (tmp_path / "password").write_text("s3cret\n", encoding="utf-8")
+    (tmp_path / "password").chmod(0o600)
     credentials = Credentials(user="me", password_file=tmp_path / "password")
     assert isinstance(first_event(guarded.address, credentials=credentials), Connected)
 
@@ -137,6 +138,7 @@ class Authority:
                 serialization.NoEncryption(),
             )
         )
+        key_file.chmod(0o600)
         return certificate, key_file
 
     def _sign(

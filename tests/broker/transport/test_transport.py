@@ -534,6 +534,7 @@ def test_the_password_is_in_no_text_of_an_address() -> None:
 def test_the_password_may_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("s3cret with spaces \nignored\n", encoding="utf-8")
+    file.chmod(0o600)
     address = Address("broker", 1883, False)
     credentials = Credentials(user="me", password_file=file)
     assert login(address, credentials) == ("me", "s3cret with spaces ")
@@ -546,6 +547,8 @@ def test_a_login_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     empty, binary = tmp_path / "empty", tmp_path / "binary"
     empty.write_text("\n", encoding="utf-8")
     binary.write_bytes(b"\xff\xfe")
+    for file in (empty, binary):
+        file.chmod(0o600)
     for address, credentials, part in [
         (named, Credentials(user="me"), "the user is given twice"),
         (named, Credentials(password_file=empty), "the password is given twice"),

@@ -111,6 +111,32 @@ def test_a_pack_that_this_version_does_not_understand_is_not_installed(
     assert "--quantum" in refused["text"]
 
 
+def test_a_pack_that_others_can_read_is_refused_unless_it_is_allowed(
+    farm: Path, digits_bundle: Bundle, log: io.StringIO, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    file = packed(farm, digits_bundle, 4, "--task", "digits")
+    file.chmod(0o644)
+    refusal = (
+        f"others can read or change {file}, which holds a secret: chmod 600 {file}, "
+        "or give --allow-readable-keys."
+    )
+    with pytest.raises(PackError) as caught:
+        options(log, "--pack", file, "--state", state)
+    assert str(caught.value) == refusal
+    args = options(log, "--pack", file, "--state", state, "--allow-readable-keys")
+    assert (args.id, args.allow_readable_keys) == ("pi-1", True)
+    args = options(log, "--pack", file, "--state", state)  # the installed one stays
+    assert (args.id, args.allow_readable_keys) == ("pi-1", False)
+    refused = json.loads(log.getvalue().splitlines()[-2])
+    assert (refused["event"], refused["text"]) == ("pack_refused", refusal)
+
+
+def test_a_pack_cannot_allow_readable_keys(farm: Path, digits_bundle: Bundle) -> None:
+    with pytest.raises(PackError, match=r"^the arguments in a pack cannot say --allow-readable-k"):
+        packed(farm, digits_bundle, 4, "--task", "digits", "--allow-readable-keys")
+
+
 def test_what_a_pack_brings_cannot_be_given(
     farm: Path, digits_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

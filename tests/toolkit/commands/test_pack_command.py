@@ -47,6 +47,23 @@ def test_a_pack_holds_the_bundle_and_the_devices_credentials(
         assert installed.credential(name).read_bytes() == (own / name).read_bytes()
 
 
+@pytest.mark.parametrize("name", ["authority/pack.key", "devices/pi-1/key.pem"])
+def test_keys_that_others_can_read_sign_and_fill_no_pack(
+    toolkit: Toolkit, digits_bundle: Bundle, farm: Path, name: str
+) -> None:
+    (farm / name).chmod(0o640)
+    options = ("pack", digits_bundle.folder, "--fleet", "farm", "--provisioned", farm)
+    ran = toolkit(*options, "--device", "pi-1")
+    assert ran.refusal == (
+        f"others can read or change {farm / name}, which holds a secret: "
+        f"chmod 600 {farm / name}, or give --allow-readable-keys."
+    )
+    assert not (farm / "packs").exists()
+    allowed = toolkit(*options, "--device", "pi-1", "--allow-readable-keys")
+    assert allowed.code == 0
+    assert stat.S_IMODE((farm / "packs" / "pi-1.pack").stat().st_mode) == 0o600
+
+
 def test_versions_grow_by_themselves_and_the_unit_is_for_the_bundle(
     toolkit: Toolkit, digits_bundle: Bundle, farm: Path, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """`toolkit provision`: what the command says, and that it says no secret."""
 
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,27 @@ def test_a_fleet_is_made_extended_and_reduced(toolkit: Toolkit, tmp_path: Path) 
     said = "".join(ran.out for ran in (first, second, moved, rotated, removed))
     assert secret not in said
     assert (out / ".gitignore").read_text(encoding="utf-8") == "*\n"
+
+
+def test_an_authority_that_others_can_read_lets_nobody_in(toolkit: Toolkit, tmp_path: Path) -> None:
+    out = tmp_path / "farm"
+    options = ("provision", "--fleet", "farm", "--out", out)
+    toolkit(*options, "--device", "pi-1")
+    every = [path for path in out.rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in every} == {0o600}
+    assert {stat.S_IMODE(p.stat().st_mode) for p in out.rglob("*") if p.is_dir()} == {0o700}
+    key = out / "authority" / "ca.key"
+    key.chmod(0o644)
+    refusal = (
+        f"others can read or change {key}, which holds a secret: chmod 600 {key}, "
+        "or give --allow-readable-keys."
+    )
+    assert toolkit(*options, "--device", "pi-2").refusal == refusal
+    assert toolkit(*options, "--rotate", "pi-1").refusal == refusal
+    assert not (out / "devices" / "pi-2").exists()
+    allowed = toolkit(*options, "--device", "pi-2", "--rotate", "pi-1", "--allow-readable-keys")
+    assert allowed.code == 0
+    assert (out / "devices" / "pi-2").is_dir()
 
 
 def test_what_cannot_be_is_one_sentence(toolkit: Toolkit, tmp_path: Path) -> None:
