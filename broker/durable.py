@@ -19,13 +19,26 @@ _CHECKSUM = "crc32"
 
 def write_file(path: Path, *parts: bytes | memoryview) -> None:
     """Replaces `path`; when this returns, the new bytes survive a power cut."""
+    replace_file(path, *parts)
+    sync_path(path.parent)
+
+
+def replace_file(path: Path, *parts: bytes | memoryview) -> None:
+    """Replaces `path` by a whole file; the old one may come back until the folder is synced."""
     draft = path.with_name(f".{path.name}.new")
     with draft.open("wb") as file:
         for part in parts:
             file.write(part)
         sync_file(file)
     draft.replace(path)
-    sync_path(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and those above it; when this returns, they survive a power cut."""
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in new:
+        sync_path(folder.parent)
 
 
 def sync_file(file: BinaryIO) -> None:
@@ -55,6 +68,18 @@ def claim(folder: Path) -> BinaryIO | None:
         lock.close()
         return None
     return lock
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder; nothing is written to find out."""
+    try:
+        with (folder / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def write_sealed(

@@ -9,21 +9,27 @@ import sys
 from collections.abc import Sequence
 
 from broker.aggregator.build import build_aggregator
-from broker.aggregator.options import arguments, spec_of
+from broker.aggregator.check import check_state
+from broker.aggregator.options import arguments, require, spec_of
+from broker.aggregator.salvage import salvage_state
 from broker.log import Log
 from broker.systemd import Watchdog
 from broker.transport.address import parse_address
 from broker.transport.channel import Channel
 from broker.transport.options import open_channel
 from broker.transport.transport import Will
-from profiles.errors import StemshareError
+from profiles.errors import FAILED, StemshareError
 
 LINGER_SECONDS = 30.0  # with an embedded broker, which ends with this process
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = arguments().parse_args(argv)
+    parser = arguments()
+    args = parser.parse_args(argv)
     try:
+        if args.check or args.salvage:
+            sys.exit(look_after(args))
+        require(parser, args, "slice", "fleet")
         with contextlib.ExitStack() as stack:
             finished = serve(args, stack)
     except StemshareError as error:
@@ -33,6 +39,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         finished = False
     if not finished:
         sys.stderr.write(f"stopped; {args.state} keeps everything, the same command goes on\n")
+
+
+def look_after(args: argparse.Namespace) -> int:
+    """Checks or salvages the state folder; returns the exit code."""
+    if args.salvage:
+        print("\n".join(salvage_state(args.state)))
+        return 0
+    found = check_state(args.state)
+    print("\n".join(found.lines()))
+    return 0 if found.is_whole else FAILED
 
 
 def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> bool:

@@ -85,7 +85,7 @@ def build_aggregator(
         store.snapshot(state)
     contract = Contract.of(spec.known, exchange=spec.exchange, run=state.run)
     coordinator = COORDINATORS[settings.mode](settings, state, clock())
-    _replay(store, contract, coordinator, log)
+    _replay(store, contract, coordinator, log, clock())
     epochs = Epochs(spec.folder, secrets.token_hex(8))
     gone = announcement("offline", contract, settings, epochs, round=state.round)
     signer = spec.signing.signer if spec.signing else None
@@ -113,14 +113,22 @@ def build_aggregator(
     )
 
 
-def _replay(store: Store, contract: Contract, coordinator: Coordinator, log: Log) -> None:
+def _replay(
+    store: Store, contract: Contract, coordinator: Coordinator, log: Log, now: float
+) -> None:
     """Gives the coordinator the updates of the journal, which were accepted since the snapshot."""
     replayed = 0
     for payload in store.journal():
         try:
-            coordinator.accept(contract.check_record(payload))
+            update = contract.check_record(payload)
         except Refused:
             raise StoreError("the journal was written by another version.") from None
+        if update.round > coordinator.state.round and not coordinator.state_is_complete:
+            coordinator.close(now)  # a salvaged journal holds several rounds
+        try:
+            coordinator.accept(update)
+        except Refused as refused:
+            raise StoreError(f"the journal does not fit its snapshot: {refused}") from None
         replayed += 1
     if store.cut_bytes:
         log.event("journal_cut", bytes=store.cut_bytes)

@@ -40,12 +40,13 @@ def arguments() -> argparse.ArgumentParser:
         "--slice",
         type=Path,
         action="append",
-        required=True,
         metavar="FILE",
         help="shared.onnx of a bundle; give it once for each kind of device",
     )
-    add("--fleet", required=True, help="name of the fleet")
+    add("--fleet", help="name of the fleet")
     add("--state", type=Path, required=True, metavar="DIR", help="folder for its state")
+    add("--check", action="store_true", help="only say what is whole in --state; changes nothing")
+    add("--salvage", action="store_true", help="make a damaged --state usable; says what is lost")
     add(
         "--mode",
         choices=MODES,
@@ -136,6 +137,12 @@ def arguments() -> argparse.ArgumentParser:
     )
     add_link_options(parser)
     return parser
+
+
+def require(parser: argparse.ArgumentParser, args: argparse.Namespace, *names: str) -> None:
+    """Ends the program as the parser does if one of these options is missing."""
+    if missing := [f"--{name}" for name in names if getattr(args, name) is None]:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
 
 
 def spec_of(args: argparse.Namespace) -> AggregatorSpec:

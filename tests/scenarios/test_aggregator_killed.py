@@ -9,15 +9,14 @@ nor a device ever saw a round number go back.
 """
 
 import random
-import struct
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from broker.aggregator.journal import JournalReader
 from broker.protocol.messages import AggregatorState, Reason, Shared, Update, Verdict, from_bytes
 from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics
@@ -202,12 +201,9 @@ def test_asynchronous(
 
 
 def journal(path: Path) -> list[Update]:
-    """The whole records: length and CRC-32 of an update, both little endian, and the update."""
-    data, updates = path.read_bytes() if path.exists() else b"", []
-    while len(data) >= 8:
-        length, checksum = struct.unpack_from("<II", data)
-        record, data = data[8 : 8 + length], data[8 + length :]
-        if len(record) < length or zlib.crc32(record) != checksum:
-            break
-        updates.append(from_bytes(Update, record))
-    return updates
+    """Returns the whole records, of which the last ones may be half written."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        reader = JournalReader(file, path, generation=1)
+        return [from_bytes(Update, update) for update in reader.records()]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import broker.aggregator.service
+from broker.aggregator.journal import RECORD_BYTES
 from broker.errors import StoreError
 from broker.protocol.messages import (
     Shared,
@@ -200,7 +201,7 @@ def test_a_newcomer_gets_the_newest_theta(start: Start) -> None:
 def test_a_long_journal_becomes_a_snapshot(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = start("async")
     a = fleet.device("a")
-    size = 8 + len(to_bytes(a.update()))
+    size = RECORD_BYTES + len(to_bytes(a.update()))
     monkeypatch.setattr(broker.aggregator.service, "JOURNAL_LIMIT", 3 * size)
     for round in range(4):
         a.send(a.update(round))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from broker.aggregator.journal import BEGIN
 from broker.aggregator.service import Aggregator
 from broker.aggregator.store import Store
 from broker.errors import StoreError
@@ -195,7 +196,9 @@ class Fleet:
 
     @property
     def journal(self) -> bytes:
-        return b"".join(path.read_bytes() for path in sorted(self.folder.glob("journal-*")))
+        """The records that the newest snapshot does not cover."""
+        found = journals(self.folder)
+        return found[max(found)].read_bytes()[BEGIN:]
 
     def events(self, name: str) -> list[dict[str, Any]]:
         lines = (json.loads(line) for line in self.log.getvalue().splitlines())
