@@ -19,6 +19,7 @@ from broker.transport.options import open_channel, part_bytes_within, simulated_
 from firmware_sim.bundle.reader import Bundle, open_bundle
 from firmware_sim.device.agent import Agent
 from firmware_sim.device.build import make_agent, make_rounds
+from firmware_sim.device.check import check_state, salvage_state
 from firmware_sim.device.isolated import train_alone
 from firmware_sim.device.make_task import make_task
 from firmware_sim.device.options import (
@@ -41,6 +42,7 @@ from firmware_sim.training.limits import (
 )
 from firmware_sim.training.rounds import Rounds
 from profiles import StemshareError
+from profiles.errors import FAILED
 
 LARGEST_MESSAGE = 256 * 2**20  # bytes; θ_shared of the fleet's largest slice
 
@@ -48,6 +50,9 @@ LARGEST_MESSAGE = 256 * 2**20  # bytes; θ_shared of the fleet's largest slice
 def main(argv: Sequence[str] | None = None) -> None:
     parser, log = arguments(), Log()
     try:
+        asked = parser.parse_args(argv)
+        if asked.check or asked.salvage:
+            sys.exit(look_after(parser, asked))
         args = read_options(parser, argv, log)
     except StemshareError as error:
         end(error, log)
@@ -67,6 +72,18 @@ def end(error: StemshareError, log: Log) -> NoReturn:
     log.end_line()
     sys.stderr.write(f"{error.report}\n")
     sys.exit(error.exit_code)
+
+
+def look_after(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+    """Checks or salvages the state folder; returns the exit code."""
+    if args.state is None:
+        parser.error("--check and --salvage need --state")
+    if args.salvage:
+        print("\n".join(salvage_state(args.state)))
+        return 0
+    found = check_state(args.state)
+    print("\n".join(part.line for part in found))
+    return FAILED if any(part.problem for part in found) else 0
 
 
 def work(args: argparse.Namespace, log: Log) -> dict[str, float]:

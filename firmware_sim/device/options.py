@@ -43,6 +43,8 @@ def arguments() -> argparse.ArgumentParser:
     add("--bundle", type=Path, metavar="DIR", help="folder from `toolkit export`")
     add("--task", choices=TASKS, help="what to train on")
     add("--state", type=Path, metavar="DIR", help="where checkpoints are kept")
+    add("--check", action="store_true", help="only say what is whole in --state; changes nothing")
+    add("--salvage", action="store_true", help="put a damaged checkpoint aside; says what is lost")
     add("--fleet", help="name of the fleet")
     add("--id", metavar="ID", help="name of this device; no two of a fleet may have the same")
     add("--isolated", action="store_true", help="train alone, without a broker")

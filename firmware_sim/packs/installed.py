@@ -30,6 +30,7 @@ from firmware_sim.packs.format import (
     unpack,
 )
 
+PACKS = "packs"  # the folder below a state folder
 _TRUSTED = "trusted.key"
 _DRAFT = ".new-"
 
@@ -53,7 +54,7 @@ class Packs:
     """The packs in a device's state folder, which is locked until `close`."""
 
     def __init__(self, state: Path, *, trusted: bytes | None = None) -> None:
-        self._folder = state / "packs"
+        self._folder = state / PACKS
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = claim(self._folder)
@@ -72,22 +73,11 @@ class Packs:
     @property
     def version(self) -> int:
         """The highest version that was ever installed here, or 0."""
-        return max(self._versions(), default=0)
+        return max(_versions(self._folder), default=0)
 
     def current(self) -> Installed | None:
         """Returns the pack in use; compares its files with its index, since memory cards decay."""
-        if not (version := self.version):
-            return None
-        folder = self._folder / str(version)
-        try:
-            index = parse_index((folder / INDEX).read_bytes())
-            for name, entry in index.files.items():
-                if file_digest(folder / name) != entry.sha256:
-                    raise PackError(f"{folder / name} is damaged; install its pack again.")
-        except OSError as error:
-            where = error.filename or folder
-            raise PackError(f"{where} cannot be read ({error.strerror}).") from None
-        return Installed(folder, index)
+        return read_installed(self._folder)
 
     def install(self, pack: Path, check: Callable[[Index], None] = lambda index: None) -> None:
         """Puts the pack into use, or raises `PackError` and changes nothing.
@@ -147,10 +137,30 @@ class Packs:
             place.rename(self._folder / f"{_DRAFT}{version}")
         draft.rename(place)
         sync_path(self._folder)
-        for older in self._versions():
+        for older in _versions(self._folder):
             if older < version:
                 shutil.rmtree(self._folder / str(older), ignore_errors=True)
 
-    def _versions(self) -> list[int]:
-        names = (path.name for path in self._folder.iterdir())
-        return [int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,15}", name)]
+
+def read_installed(folder: Path) -> Installed | None:
+    """Returns the pack in use below a folder of packs, or None; writes nothing.
+
+    Raises `PackError` if a file of it is not what the signed index says.
+    """
+    if not (version := max(_versions(folder), default=0)):
+        return None
+    place = folder / str(version)
+    try:
+        index = parse_index((place / INDEX).read_bytes())
+        for name, entry in index.files.items():
+            if file_digest(place / name) != entry.sha256:
+                raise PackError(f"{place / name} is damaged; install its pack again.")
+    except OSError as error:
+        where = error.filename or place
+        raise PackError(f"{where} cannot be read ({error.strerror}).") from None
+    return Installed(place, index)
+
+
+def _versions(folder: Path) -> list[int]:
+    names = (path.name for path in folder.iterdir())
+    return [int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,15}", name)]

@@ -27,8 +27,9 @@ _BROUGHT = (
     "certificate_file",
     "key_file",
 )
-# A pack cannot set where it is kept, which key is trusted, and which files are taken.
-_OF_THE_MACHINE = ("pack", "trust", "state", "allow_readable_keys")
+# A pack cannot set where it is kept, which key is trusted, which files are taken, and that nothing
+# is trained.
+_OF_THE_MACHINE = ("pack", "trust", "state", "allow_readable_keys", "check", "salvage")
 
 
 def add_pack_options(parser: argparse.ArgumentParser) -> None:

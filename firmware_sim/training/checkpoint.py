@@ -9,14 +9,15 @@ from typing import BinaryIO
 
 import numpy as np
 
-from broker.durable import claim, read_sealed, write_sealed
+from broker.durable import claim, make_folder, read_sealed, write_sealed
 from broker.errors import WireError
 from broker.protocol.slice import Tensors
-from broker.protocol.wire import Array, below
+from broker.protocol.wire import Array, Envelope, below
 from firmware_sim.errors import CheckpointError
 
 FILE = "checkpoint.safetensors"
 FORMAT = 2
+_FIELDS = {"device", "bundle", "run", "round", "steps_done", "residual_run"}
 _LEARNER, _BASE, _OUTBOX, _RESIDUAL = "learner/", "base/", "outbox", "residual/"
 
 
@@ -43,7 +44,7 @@ class Residual:
 def claim_state(folder: Path) -> BinaryIO:
     """Returns the lock of a state folder; the folder is this process's until it is closed."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         lock = claim(folder)
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written ({error.strerror}).") from None
@@ -60,7 +61,7 @@ class Checkpoints:
         self._path = folder / FILE
         self._owner = {"device": device, "bundle": bundle}
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
         except OSError as error:
             raise CheckpointError(f"{folder} cannot be written ({error.strerror}).") from None
 
@@ -90,34 +91,41 @@ class Checkpoints:
             raise CheckpointError(f"{self._path} cannot be written ({error.strerror}).") from None
 
     def load(self) -> Checkpoint | None:
-        if not self._path.exists():
-            return None
         try:
-            envelope = read_sealed(self._path, "checkpoint")
-            fields = envelope.fields
-            if fields["format"] != FORMAT:
-                raise CheckpointError(f"{self._path} was written by another version.")
-            for what, mine in self._owner.items():
-                if fields[what] != mine:
-                    raise CheckpointError(
-                        f"{self._path} belongs to another {what}; give another --state."
-                    )
-            found = Checkpoint(
-                run=fields["run"],
-                round=fields["round"],
-                steps_done=fields["steps_done"],
-                learner=below(_LEARNER, envelope.tensors),
-                base=below(_BASE, envelope.tensors),
-                outbox=envelope.tensors[_OUTBOX].tobytes(),
-            )
-            self.residual.run = fields["residual_run"]
-            # A copy: it outlives the checkpoint, whose tensors are views into one large block.
-            kept = below(_RESIDUAL, envelope.tensors)
-            self.residual.tensors = {name: value.copy() for name, value in kept.items()}
-            return found
+            if not self._path.exists():
+                return None
         except OSError as error:
             raise CheckpointError(f"{self._path} cannot be read ({error.strerror}).") from None
-        except WireError as error:
-            raise CheckpointError(f"{self._path} cannot be read: {error}") from None
-        except KeyError:  # undamaged, but without a field that this version writes
-            raise CheckpointError(f"{self._path} was written by another version.") from None
+        stored = read_checkpoint(self._path)
+        fields = stored.fields
+        for what, mine in self._owner.items():
+            if fields[what] != mine:
+                raise CheckpointError(
+                    f"{self._path} belongs to another {what}; give another --state."
+                )
+        self.residual.run = fields["residual_run"]
+        # A copy: it outlives the checkpoint, whose tensors are views into one large block.
+        kept = below(_RESIDUAL, stored.tensors)
+        self.residual.tensors = {name: value.copy() for name, value in kept.items()}
+        return Checkpoint(
+            run=fields["run"],
+            round=fields["round"],
+            steps_done=fields["steps_done"],
+            learner=below(_LEARNER, stored.tensors),
+            base=below(_BASE, stored.tensors),
+            outbox=stored.tensors[_OUTBOX].tobytes(),
+        )
+
+
+def read_checkpoint(path: Path) -> Envelope:
+    """Returns what is stored, of any device; raises `CheckpointError` if it cannot be used."""
+    try:
+        stored = read_sealed(path, "checkpoint")
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}).") from None
+    except WireError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    complete = stored.fields.keys() >= _FIELDS and _OUTBOX in stored.tensors
+    if stored.fields.get("format") != FORMAT or not complete:
+        raise CheckpointError(f"{path} was written by another version.")
+    return stored

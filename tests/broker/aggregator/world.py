@@ -18,7 +18,7 @@ import numpy as np
 
 from broker.aggregator.journal import BEGIN
 from broker.aggregator.service import Aggregator
-from broker.aggregator.store import Store
+from broker.aggregator.store import Store, journals
 from broker.errors import StoreError
 from broker.merging.coordinator import Settings, State
 from broker.protocol.messages import (
