@@ -7,7 +7,7 @@ from pathlib import Path
 
 from broker.aggregator.build import AggregatorSpec
 from broker.aggregator.contract import EXCHANGES
-from broker.aggregator.signing import read_signing_key
+from broker.aggregator.signing import Signing, read_signing_key
 from broker.aggregator.slice_file import read_slices
 from broker.errors import SettingsRefused
 from broker.merging.coordinator import MODES, Settings
@@ -17,6 +17,7 @@ from broker.merging.staleness import STALENESS
 from broker.protocol.quantisation import DOWNLINKS
 from broker.protocol.topics import check_name
 from broker.transport.options import add_link_options
+from broker.transport.secret_files import exposure
 
 DESCRIPTION = """\
 The aggregator service: merges what the devices of a fleet learn.
@@ -168,5 +169,13 @@ def spec_of(args: argparse.Namespace) -> AggregatorSpec:
         exchange=args.exchange,
         downlink=args.downlink,
         members=args.members,
-        signing=read_signing_key(args.signing_key) if args.signing_key else None,
+        signing=_signing(args),
     )
+
+
+def _signing(args: argparse.Namespace) -> Signing | None:
+    if args.signing_key is None:
+        return None
+    if not args.allow_readable_keys and (exposed := exposure(args.signing_key)):
+        raise SettingsRefused(exposed)
+    return read_signing_key(args.signing_key)

@@ -53,8 +53,8 @@ def test_the_seeds_of_the_device_train_two_rounds(device: DeviceParty, tmp_path:
 
 def test_the_seeds_of_the_aggregator_merge_a_round(aggregator: AggregatorParty) -> None:
     aggregator.run(target_of("aggregator").seeds()[0])
-    sync, asynchronous = (service.state for service in aggregator.services)
-    assert (sync.round, asynchronous.round) == (1, 2)
+    sync, asynchronous, signed = (service.state for service in aggregator.services)
+    assert (sync.round, asynchronous.round, signed.round) == (1, 2, 1)
     assert all(np.any(value) for value in sync.shared.values())
 
 

@@ -307,6 +307,19 @@ def test_a_password_that_others_can_read(
         assert refusal.startswith(f"{locked.address} does not let this user in")
 
 
+def test_a_signing_key_that_others_can_read(slice_path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "signing.pem"
+    file.write_text("no key")
+    file.chmod(0o640)
+    base = ("--slice", slice_path, "--fleet", "orchard", "--state", tmp_path / "state")
+    assert sentence(AGGREGATOR, *base, "--signing-key", file) == (
+        f"others can read or change {file}, which holds a secret: chmod 600 {file}, "
+        "or give --allow-readable-keys."
+    )
+    allowed = sentence(AGGREGATOR, *base, "--signing-key", file, "--allow-readable-keys")
+    assert allowed == f"{file} does not hold an unencrypted private key."
+
+
 # --- users who change their mind ------------------------------------------------------------------
 
 

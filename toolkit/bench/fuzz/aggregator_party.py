@@ -1,7 +1,8 @@
 """An aggregator's service as a target: both modes are given everything that a stranger says.
 
-It must never end or raise, θ_shared stays finite and keeps its shapes, rounds never go back, and
-a restart from what it has written finds the state that it had.
+It must never raise, θ_shared stays finite and keeps its shapes, rounds never go back, and a restart
+from what it has written finds the state that it had. It may end only where states are not signed,
+because a newer aggregator seems to have the fleet; then it is started again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from broker.aggregator.build import AggregatorSpec, build_aggregator
+from broker.aggregator.signing import Signing
+from broker.errors import Superseded
 from broker.log import Log
 from broker.merging.coordinator import Settings, State
 from broker.merging.merge import MergeRule
@@ -28,7 +32,9 @@ from toolkit.bench.fuzz.party import DROP, RESTART, WAIT, Lines, NeverWaits, Par
 from toolkit.bench.fuzz.samples import FLEET, RUN, SHAPES, SLICE, TOPICS
 from toolkit.bench.fuzz.target import Mutate, Target, check
 
-MODES = ("sync", "async")
+# Name, mode, and whether its messages are signed.
+KINDS = (("sync", "sync", False), ("async", "async", False), ("signed", "sync", True))
+_KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 DEVICES = ("pi-1", "pi-2", "pi-3", "\u202e", "x" * 70)
 _TOPICS = [
     *(TOPICS.state(device) for device in DEVICES),
@@ -38,9 +44,10 @@ _TOPICS = [
     TOPICS.shared,
     TOPICS.verdict("pi-1"),
 ]
+_STATE = _TOPICS.index(TOPICS.aggregator_state)
 
 
-def spec(folder: Path, mode: str) -> AggregatorSpec:
+def spec(folder: Path, mode: str, *, signed: bool = False) -> AggregatorSpec:
     """Returns an aggregator of the small fleet, whose rounds close after five seconds."""
     settings = Settings(
         mode=mode,
@@ -56,6 +63,7 @@ def spec(folder: Path, mode: str) -> AggregatorSpec:
         settings=settings,
         folder=folder,
         run=RUN,
+        signing=Signing(_KEY, _KEY.public_key().public_bytes_raw()) if signed else None,
     )
 
 
@@ -63,9 +71,9 @@ class Service:
     """One aggregator in a state folder, and how it is started again."""
 
     def __init__(
-        self, folder: Path, mode: str, broker: MemoryBroker, clock: Callable[[], float]
+        self, given: AggregatorSpec, broker: MemoryBroker, clock: Callable[[], float]
     ) -> None:
-        self._spec = spec(folder, mode)
+        self._spec = given
         self._broker = broker
         self._clock = clock
         self.start()
@@ -84,7 +92,7 @@ class Service:
     ) -> Channel:
         self.transport = NeverWaits(
             self._broker,
-            client_id=f"{client_id}:{self._spec.settings.mode}",  # both are on one broker
+            client_id=client_id,
             subscriptions=subscriptions,
             will=will,
         )
@@ -95,7 +103,13 @@ class Service:
         return self._aggregator.state
 
     def poll(self) -> None:
-        self._aggregator.poll()
+        try:
+            self._aggregator.poll()
+        except Superseded:
+            if self._spec.signing is not None:  # the stranger has no key
+                raise
+            self.stop()
+            self.start()
 
     def check(self) -> None:
         check(self.state.round >= self._round, "the round has gone back.")
@@ -120,13 +134,18 @@ class Service:
 
 
 class AggregatorParty(Party):
-    """An aggregator in each mode, on one broker."""
+    """An aggregator of each kind, each on a broker of its own."""
 
     topics = _TOPICS
 
     def begin(self) -> None:
         self.services = [
-            Service(self.state_folder / mode, mode, self.broker, lambda: self.now) for mode in MODES
+            Service(
+                spec(self.state_folder / name, mode, signed=signed),
+                self.add_broker(),
+                lambda: self.now,
+            )
+            for name, mode, signed in KINDS
         ]
 
     def take(self, step: Step) -> None:
@@ -163,6 +182,8 @@ def _invent(rng: random.Random) -> Step:
             return Step(device, to_bytes(samples.birth(rng, device=name, odd=odd)))
         case 5:
             return Step(rng.randrange(len(_TOPICS)), to_bytes(samples.shared(rng, odd=odd)))
+        case 6:
+            return Step(_STATE, to_bytes(samples.state(rng, odd=odd)))
     return Step(len(DEVICES) + device, to_bytes(samples.update(rng, device=name, odd=odd)))
 
 

@@ -177,6 +177,7 @@ class DeviceParty(Party):
     topics = _TOPICS
 
     def begin(self) -> None:
+        self.broker = self.add_broker()
         self._observer = NeverWaits(
             self.broker, client_id="observer", subscriptions=[TOPICS.update(DEVICE)]
         )

@@ -72,16 +72,23 @@ class Party:
         self._history.write_bytes(b"")
         shutil.rmtree(self.state_folder, ignore_errors=True)
         self.now = 0.0  # seconds of the party's clock
-        self.broker = MemoryBroker()
-        self.stranger = MemoryTransport(self.broker, client_id="stranger")
+        self._strangers: list[MemoryTransport] = []
         self.begin()
+
+    def add_broker(self) -> MemoryBroker:
+        """Returns a broker on which the stranger writes too."""
+        broker = MemoryBroker()
+        self._strangers.append(MemoryTransport(broker, client_id="stranger"))
+        return broker
 
     def say(self, step: Step) -> None:
         """The stranger publishes, or time passes."""
         if step.what == WAIT:
             self.now += len(step.payload)
         else:
-            self.stranger.publish(self.topics[step.what % len(self.topics)], step.payload)
+            topic = self.topics[step.what % len(self.topics)]
+            for stranger in self._strangers:
+                stranger.publish(topic, step.payload, retain=step.what % 2 == 0)
 
     # --- what a party is --------------------------------------------------------------------
 

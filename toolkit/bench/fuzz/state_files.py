@@ -97,7 +97,7 @@ def _open_journal(folder: Path) -> Parser:
         with journal.open("ab") as file:
             file.writelines(step.payload for step in steps if step.what == _BYTES)
         with contextlib.suppress(StoreError):
-            service = Service(folder, "sync", MemoryBroker(), lambda: 0.0)
+            service = Service(spec(folder, "sync"), MemoryBroker(), lambda: 0.0)
             try:
                 service.poll()
                 service.check()
