@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("broker", "firmware_sim", "profiles", "toolkit")
+MOST_LINES = 350  # of a module
 
 
 def drawn() -> list[str]:
@@ -55,3 +56,13 @@ def test_every_source_file_that_a_page_names_exists() -> None:
     }
     assert len(named) > 10
     assert [name for name in sorted(named) if not any(file.match(name[1]) for file in files)] == []
+
+
+def test_no_module_is_long() -> None:
+    long = {
+        f"{path.relative_to(ROOT)}: {lines} lines"
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES
+    }
+    assert not long

@@ -132,7 +132,7 @@ def test_missing_data_are_one_sentence(toolkit: Toolkit, tmp_path: Path) -> None
 
 def test_ray_is_optional(toolkit: Toolkit, tmp_path: Path) -> None:
     said = toolkit("experiment", "digits", "--ray", "--out", tmp_path).refusal
-    assert said == "--ray needs Ray: pip install 'stemshare[ray]'."
+    assert said == "--ray needs Ray: pip install ray."
     said = toolkit("experiment", "digits", "--ray", "--mqtt", "--out", tmp_path).refusal
     assert said == "--ray does not go with --mqtt, whose broker only this machine reaches."
 

@@ -189,7 +189,7 @@ def run_on_ray(cells: Sequence[Cell], work: Work, observer: Observer) -> None:
     try:
         ray: Any = importlib.import_module("ray")
     except ImportError:
-        raise ExperimentError("--ray needs Ray: pip install 'stemshare[ray]'.") from None
+        raise ExperimentError("--ray needs Ray: pip install ray.") from None
     ray.init(ignore_reinit_error=True, include_dashboard=False, log_to_driver=False)
     absolute = Work(work.out.resolve(), work.data and work.data.resolve())
     remote = ray.remote(num_cpus=1)(_on_ray)
