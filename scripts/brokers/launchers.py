@@ -58,8 +58,9 @@ class Launcher(ABC):
         """Starts one node."""
 
     def start(self) -> None:
-        for node, port in enumerate(self.ports):
-            self._processes.append(self.launch(node))
+        # All at once: after a kill of a whole cluster, each node waits for the others.
+        self._processes = [self.launch(node) for node in range(len(self.ports))]
+        for port in self.ports:
             self._await(port)
 
     def kill(self) -> None:
@@ -92,7 +93,7 @@ class Launcher(ABC):
             try:
                 socket.create_connection((_HOST, port), 0.5).close()
             except OSError:
-                if self._processes[-1].poll() is not None:
+                if any(process.poll() is not None for process in self._processes):
                     break
                 time.sleep(0.1)
             else:
