@@ -39,7 +39,8 @@ def session(
 
     folder = tmp_path / "here"
     folder.mkdir()
-    (folder / "examples").symlink_to(ROOT / "examples")
+    for name in ("examples", "firmware_sim"):  # the commands run from the folder of the repository
+        (folder / name).symlink_to(ROOT / name)
 
     def toolkit(folder: Path, arguments: list[str]) -> str:
         monkeypatch.chdir(folder)

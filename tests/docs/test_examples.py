@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 
-from tests.docs.pages import Pages, StartSession
+from tests.docs.pages import ROOT, Pages, StartSession
 
 
 def scores(said: str) -> list[dict[str, float]]:
@@ -53,3 +55,19 @@ def test_a_game_of_your_own(pages: Pages, session: StartSession) -> None:
     (score,) = scores("".join(here.run(block) for block in page.blocks()))
     assert score["score"] > 0.3  # at random: below 0
     assert (here.folder / "build" / "garden.gif").read_bytes().startswith(b"GIF8")
+
+
+def test_a_device_without_this_package(pages: Pages, session: StartSession) -> None:
+    (page,) = pages("examples/plain_client/README.md")
+    here = session({"--rounds 20": "--rounds 8"})
+    normal, plain = scores("".join(here.run(block) for block in page.blocks()))
+    assert normal["accuracy"] > 0.8
+    assert plain["accuracy"] > 0.8
+
+
+def test_the_plain_device_is_one_short_file_that_imports_nothing_of_ours() -> None:
+    source = (ROOT / "examples/plain_client/device.py").read_text(encoding="utf-8")
+    assert len(source.splitlines()) == 249  # as its README says
+    found = re.findall(r"^\s*(?:import|from) (\w+)", source, flags=re.MULTILINE)
+    others = set(found) - sys.stdlib_module_names
+    assert others == {"numpy", "paho", "safetensors", "cryptography"}
