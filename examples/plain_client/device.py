@@ -101,7 +101,7 @@ class Device:
         return encode("device", fields | {"instance": self.instance, "asks": online and asks})
 
     def announce(self, online=True):
-        return self.client.publish(f"{self.own_root}/state", self.state(online), 1, retain=True)
+        self.client.publish(f"{self.own_root}/state", self.state(online), 1, retain=True)
 
     def act(self):
         """Trains, or sends what is due; called when everything that has come is read."""
@@ -220,7 +220,7 @@ class Device:
                 self.act()
         self.pending = b""
         self.store(self.theta)
-        self.announce(online=False).wait_for_publish(5)
+        self.announce(online=False)  # is sent before the client disconnects, if there is a link
         self.client.disconnect()
         self.client.loop_stop()
         scores = self.held_out[0] @ self.theta[self.kernel] + self.theta[self.bias]

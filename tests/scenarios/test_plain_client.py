@@ -102,6 +102,7 @@ def test_the_plain_device_learns_with_one_of_ours(
     nonce = kept.fields["nonce"]
     # From before the kill, kept by the broker meanwhile, or about the bytes that were sent again.
     verdict = watcher.wait_for(Verdict, topics.verdict("plain"), lambda v: v.nonce == nonce)
+    restarted = len(watcher.packets)
     normal = programs.device("normal", softmax_bundle, "--share", "0:0.5", "--steps", "30")
     assert [p.exit_code() for p in (normal, plain, aggregator)] == [0, 0, 0]
 
@@ -119,6 +120,7 @@ def test_the_plain_device_learns_with_one_of_ours(
     assert metrics["rounds_merged"] == ROUNDS
     assert not [name for name in metrics if name.startswith("refused")]
 
+    watcher.wait_for(DeviceState, topics.state("plain"), lambda s: not s.online, since=restarted)
     final = watcher.wait_for(Shared, topics.shared, lambda shared: shared.last, since=since)
     ours = Checkpoints(tmp_path / "normal", device="normal", bundle=softmax_bundle.model_digest)
     checkpoint = ours.load()
