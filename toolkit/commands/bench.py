@@ -233,6 +233,9 @@ def bench_fuzz(
     corpus: Annotated[
         Path, typer.Option(help="Folder with inputs for each target, beside the built-in ones.")
     ] = Path("tests/fuzz/corpus"),
+    grow: Annotated[
+        bool, typer.Option(help="Add small inputs to the corpus that reach something new.")
+    ] = False,
     reproduce: Annotated[
         Path | None, typer.Option(help="Run this one input of the one --target, and no others.")
     ] = None,
@@ -257,6 +260,7 @@ def bench_fuzz(
             corpus=corpus,
             failures=out.with_suffix(""),
             progress=progress,
+            grow=grow,
         )
     _show(report, engine.tables, out)
     if any(ran["failures"] for ran in report["targets"]):

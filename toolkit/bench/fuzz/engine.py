@@ -7,13 +7,15 @@ with the rest of its time, under another seed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,10 @@ _WARM_UP = 0.25  # part of the time: caches fill, modules are imported, inputs a
 _MEMORY_LIMIT_MIB = 2048
 _LOOK_SECONDS = 0.25
 _GRACE_SECONDS = 60.0
+_SEED = "seed-"
+_SMALL = 2_000  # bytes of an input that is worth keeping
+_NEW_INPUTS = 12  # about as many are kept of one run
+_MEMORY = Path("/dev/shm")  # state files are synced after each write, which a disk makes slow
 _STATUS = re.compile(r"#(\d+)\s+\w+\s+cov: (\d+) ft: (\d+) corp: (\d+)")
 Progress = Callable[[str], None]
 
@@ -65,8 +71,12 @@ def run_bench(
     corpus: Path,
     failures: Path,
     progress: Progress,
+    grow: bool = False,
 ) -> dict[str, Any]:
-    """Fuzzes the targets one after the other, each for its share of the time."""
+    """Fuzzes the targets one after the other, each for its share of the time.
+
+    `grow` adds a few small inputs to the corpus that reached something new.
+    """
     if importlib.util.find_spec("atheris") is None:
         raise ToolkitError("atheris is not installed, which guides the fuzzer.")
     shares = sum(target.share for target in targets)
@@ -74,7 +84,7 @@ def run_bench(
     for target in targets:
         progress(target.name)
         own = seconds * target.share / shares
-        ran.append(_run(target, own, seed, corpus / target.name, failures))
+        ran.append(_run(target, own, seed, corpus / target.name, failures, grow=grow))
     return {"seconds": seconds, "seed": seed, "targets": [asdict(one) for one in ran]}
 
 
@@ -102,47 +112,40 @@ def reproduce(targets: Sequence[Target], file: Path) -> None:
         session.close()
 
 
-def _run(target: Target, seconds: float, seed: int, corpus: Path, failures: Path) -> Ran:
+def _run(
+    target: Target, seconds: float, seed: int, corpus: Path, failures: Path, *, grow: bool
+) -> Ran:
     ran = Ran(target.name)
+    failures.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as found:
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder)
+        for number, data in enumerate(target.seeds()):
+            (found / f"{_SEED}{number}").write_bytes(data)
         while (left := seconds - (time.monotonic() - begin)) > 1 or not ran.executions:
-            if len(ran.failures) >= MOST_FAILURES:
-                break
             number = len(ran.failures)
-            inputs = [Path(found), *([corpus] if corpus.is_dir() else [])]
+            inputs = (found, *([corpus] if corpus.is_dir() else []))
             _run_once(target, max(1.0, left), seed + number, inputs, failures, ran)
-            if len(ran.failures) == number:
+            if len(ran.failures) in (number, MOST_FAILURES):
                 break
-    ran.seconds = time.monotonic() - begin
+        ran.seconds = time.monotonic() - begin
+        if grow:
+            _grow(found, corpus)
     return ran
 
 
 def _run_once(
-    target: Target, seconds: float, seed: int, inputs: list[Path], failures: Path, ran: Ran
+    target: Target, seconds: float, seed: int, inputs: Sequence[Path], failures: Path, ran: Ran
 ) -> None:
-    failures.mkdir(parents=True, exist_ok=True)
     reproducer = failures / f"{target.name}-{seed}"
     said = reproducer.with_name(f"{reproducer.name}.log")
-    with said.open("wb") as log:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "toolkit.bench.fuzz.process", target.name),
-                *(str(inputs[0]), str(reproducer)),
-                *(f"-max_total_time={max(1, round(seconds))}", f"-seed={seed + 1}"),
-                *(f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={_MEMORY_LIMIT_MIB}"),
-                *(f"-max_len={LARGEST}", f"-artifact_prefix={reproducer}-"),
-                *map(str, inputs[1:]),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-        )
-        try:
-            growth = _watch(process, said, seconds)
-        finally:
-            process.kill()
-            process.wait()
+    options = [
+        *(f"-max_total_time={max(1, round(seconds))}", f"-seed={seed + 1}"),
+        *(f"-timeout={HANG_SECONDS}", f"-rss_limit_mb={_MEMORY_LIMIT_MIB}"),
+        *(f"-max_len={LARGEST}", f"-artifact_prefix={reproducer}-"),
+    ]
+    with _process(target, reproducer, [*options, *map(str, inputs)], said) as process:
+        growth = _watch(process, said, seconds)
     text = said.read_text(encoding="utf-8", errors="replace")
     found = [tuple(map(int, match.groups())) for match in _STATUS.finditer(text)]
     if found:
@@ -156,6 +159,36 @@ def _run_once(
         ran.failures.append(Failure(f"memory grew by {growth / 1e6:.1f} MB.", ""))
     else:
         said.unlink()
+
+
+def _grow(found: Path, corpus: Path) -> None:
+    """Keeps a few of the inputs that reached something new: small ones, of many sizes."""
+    corpus.mkdir(parents=True, exist_ok=True)
+    new = [path for path in found.iterdir() if not path.name.startswith(_SEED)]
+    small = sorted((path.stat().st_size, path) for path in new if path.stat().st_size <= _SMALL)
+    for _, path in small[:: max(1, len(small) // _NEW_INPUTS)]:
+        shutil.copy(path, corpus)
+
+
+@contextlib.contextmanager
+def _process(
+    target: Target, reproducer: Path, options: Sequence[str], said: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts the process of a target, which has ended when the block ends."""
+    in_memory = _MEMORY if _MEMORY.is_dir() else None
+    command = [sys.executable, "-m", "toolkit.bench.fuzz.process", target.name]
+    with tempfile.TemporaryDirectory(dir=in_memory) as state, said.open("wb") as log:
+        process = subprocess.Popen(
+            [*command, state, str(reproducer), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _watch(process: subprocess.Popen[bytes], said: Path, seconds: float) -> int:
