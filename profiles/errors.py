@@ -44,4 +44,4 @@ class ProfileError(StemshareError):
     def __str__(self) -> str:
         if self.key is None:
             return f"Profile {self.file} {self.problem}."
-        return f"In profile {self.file}, key {self.key!r} {self.problem}."
+        return f"In profile {self.file}, key {self.key[:80]!r} {self.problem}."

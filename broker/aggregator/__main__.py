@@ -19,6 +19,7 @@ from broker.transport.channel import Channel
 from broker.transport.options import open_channel
 from broker.transport.transport import Will
 from profiles.errors import FAILED, StemshareError
+from profiles.text import printable
 
 LINGER_SECONDS = 30.0  # with an embedded broker, which ends with this process
 
@@ -44,10 +45,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 def look_after(args: argparse.Namespace) -> int:
     """Checks or salvages the state folder; returns the exit code."""
     if args.salvage:
-        print("\n".join(salvage_state(args.state)))
+        print("\n".join(map(printable, salvage_state(args.state))))
         return 0
     found = check_state(args.state)
-    print("\n".join(found.lines()))
+    print("\n".join(map(printable, found.lines())))  # devices are called as they call themselves
     return 0 if found.is_whole else FAILED
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,7 @@ def parse(table: Mapping[str, Any], file: Path) -> Manifest:
     """Returns the manifest that `file` holds; raises `BundleError` if a value is not as above."""
     if table.get("format") != FORMAT:
         raise BundleError(
-            f"{file} has format {table.get('format')!r}; this version reads {FORMAT}."
+            f"{file} has format {short_repr(table.get('format'))}; this version reads {FORMAT}."
         )
     if not isinstance(table.get("files"), dict):
         raise BundleError(f"{file} does not list the bundle's files.")

@@ -43,6 +43,7 @@ from firmware_sim.training.limits import (
 from firmware_sim.training.rounds import Rounds
 from profiles import StemshareError
 from profiles.errors import FAILED
+from profiles.text import printable
 
 LARGEST_MESSAGE = 256 * 2**20  # bytes; θ_shared of the fleet's largest slice
 
@@ -79,10 +80,10 @@ def look_after(parser: argparse.ArgumentParser, args: argparse.Namespace) -> int
     if args.state is None:
         parser.error("--check and --salvage need --state")
     if args.salvage:
-        print("\n".join(salvage_state(args.state)))
+        print("\n".join(map(printable, salvage_state(args.state))))
         return 0
     found = check_state(args.state)
-    print("\n".join(part.line for part in found))
+    print("\n".join(printable(part.line) for part in found))
     return FAILED if any(part.problem for part in found) else 0
 
 

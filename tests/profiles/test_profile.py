@@ -549,6 +549,11 @@ def test_a_folder_that_cannot_be_listed_still_allows_shipped_bases(tmp_path: Pat
         folder.chmod(0o700)
 
 
+def test_a_refusal_repeats_no_more_of_a_key_than_fits_in_a_line() -> None:
+    error = ProfileError("a.toml", "1" * 5000, "is unknown")
+    assert str(error) == f"In profile a.toml, key '{'1' * 80}' is unknown."
+
+
 def test_errors_survive_pickling() -> None:
     error = ProfileError("a.toml", "threads", "is missing")
     copy = pickle.loads(pickle.dumps(error))

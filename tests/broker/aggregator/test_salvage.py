@@ -315,3 +315,16 @@ def test_a_power_cut_while_salvaging_loses_nothing(
 def start_again(plan: Plan, folder: Path) -> tuple[Any, ...]:
     with Life(plan, folder) as life:
         return frozen(life.aggregator.state)
+
+
+def test_what_is_found_is_said_without_control_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names in a state folder are those that devices gave themselves."""
+    folder = tmp_path / "\x1b[2J\u202e"
+    folder.mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["--check", "--state", str(folder)])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert said == rf"{tmp_path}/\x1b[2J\u202e: empty; a new run would begin here" + "\n"

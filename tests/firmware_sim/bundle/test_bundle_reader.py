@@ -95,6 +95,14 @@ def test_a_bad_manifest_is_refused(folder: Path, manifest: bytes, problem: str) 
     assert refusal(folder).startswith(f"{file} {problem}")
 
 
+def test_a_refusal_repeats_no_more_than_a_few_characters(folder: Path) -> None:
+    file = folder / MANIFEST
+    file.write_text(json.dumps({"format": "1" * 5000}), encoding="utf-8")
+    said = refusal(folder).removeprefix(f"{file} ")
+    assert said.startswith("has format '11") and said.endswith("; this version reads 1.")
+    assert len(said) < 100
+
+
 def change(*keys: str | int, to: Any) -> Callable[[Table], None]:
     def act(table: Table) -> None:
         inner: Any = table

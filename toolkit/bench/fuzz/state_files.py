@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from broker.aggregator.build import identity_of
+from broker.aggregator.check import check_state
 from broker.aggregator.store import SNAPSHOT, Store
 from broker.durable import write_sealed
 from broker.errors import StoreError, WireError
@@ -32,7 +33,8 @@ from toolkit.bench.fuzz.samples import DEVICE, NONCE, RUN
 from toolkit.bench.fuzz.target import Mutate, Parser, Target, check, check_sentence
 
 _BUNDLE = "0" * 64  # digest of the model that the checkpoint belongs to
-_BYTES = 0  # the step of a journal's input that is no record
+# Steps of a journal's input; any other is a record too.
+_BYTES, _FLIP, _RECORD = 0, 1, 2
 
 
 def _both_ways(path: Path, read: Callable[[], None]) -> Callable[[bytes], None]:
@@ -53,14 +55,19 @@ def _both_ways(path: Path, read: Callable[[], None]) -> Callable[[bytes], None]:
 # --- the aggregator's ---------------------------------------------------------------------------
 
 
-def _write_snapshot(folder: Path) -> None:
+def _state() -> State:
     ledger = {DEVICE: Entry(2, NONCE, 10, ("first/bias", "first/kernel"))}
+    return State(RUN, 0, samples.tensors(random.Random(5)), {}, ledger)
+
+
+def _write_snapshot(folder: Path) -> None:
     with contextlib.closing(Store(folder, identity_of(spec(folder, "sync")))) as store:
-        store.snapshot(State(RUN, 0, samples.tensors(random.Random(5)), {}, ledger))
+        store.snapshot(_state())
 
 
 def _open_snapshot(folder: Path) -> Parser:
     def read() -> None:
+        check_state(folder)
         with contextlib.closing(Store(folder, identity_of(spec(folder, "sync")))) as store:
             try:
                 state = store.load()
@@ -81,21 +88,26 @@ def _snapshot_seeds() -> list[bytes]:
 
 
 def _open_journal(folder: Path) -> Parser:
-    """The steps of an input are records, or bytes behind them."""
-    first = to_bytes(samples.update(random.Random(8), device="first"))
+    """The steps of an input are records, bytes behind them, or a byte that is flipped."""
 
     def run(data: bytes) -> None:
+        steps = frames.split(data)
         for old in folder.iterdir():
             old.unlink()
-        _write_snapshot(folder)
-        steps = frames.split(data)
         with contextlib.closing(Store(folder, identity_of(spec(folder, "sync")))) as store:
-            store.load()
-            for record in (first, *(s.payload for s in steps if s.what != _BYTES and s.payload)):
-                store.append(record)
+            store.snapshot(_state())
+            for step in steps:
+                if step.what not in (_BYTES, _FLIP) and step.payload:
+                    store.append(step.payload)
         (journal,) = folder.glob("journal-*")
-        with journal.open("ab") as file:
-            file.writelines(step.payload for step in steps if step.what == _BYTES)
+        written = bytearray(journal.read_bytes())
+        for step in steps:
+            if step.what == _BYTES:
+                written += step.payload
+            elif step.what == _FLIP:
+                written[int.from_bytes(step.payload[:3], "little") % len(written)] ^= 1
+        journal.write_bytes(written)
+        check_state(folder)
         with contextlib.suppress(StoreError):
             service = Service(spec(folder, "sync"), MemoryBroker(), lambda: 0.0)
             try:
@@ -109,13 +121,16 @@ def _open_journal(folder: Path) -> Parser:
 
 def _journal_seeds() -> list[bytes]:
     rng = random.Random(6)
-    records = [Step(1, to_bytes(samples.update(rng, device=f"pi-{k}"))) for k in range(4)]
+    records = [Step(_RECORD, to_bytes(samples.update(rng, device=f"pi-{k}"))) for k in range(4)]
     return [frames.join(records), frames.join([*records[:2], Step(_BYTES, bytes(20))])]
 
 
 def _journal_mutator(_: list[bytes]) -> Mutate:
     def invent(rng: random.Random) -> Step:
-        return Step(rng.choice((1, 1, 1, 0)), to_bytes(samples.update(rng, odd=0.5)))
+        what = rng.choice((_RECORD, _RECORD, _RECORD, _BYTES, _FLIP))
+        odd = rng.choice((0.0, 0.5))
+        payload = rng.randbytes(3) if what == _FLIP else to_bytes(samples.update(rng, odd=odd))
+        return Step(what, payload)
 
     return lambda rng, data: frames.mutate(rng, data, invent)
 
