@@ -130,6 +130,7 @@ def _replay(
         except Refused as refused:
             raise StoreError(f"the journal does not fit its snapshot: {refused}") from None
         replayed += 1
+    coordinator.limited()  # was counted when it happened
     if store.cut_bytes:
         log.event("journal_cut", bytes=store.cut_bytes)
     if replayed:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from broker.log import Log
+from broker.merging.coordinator import Limited
+
 
 @dataclass
 class Counters:
@@ -21,6 +24,8 @@ class Counters:
     tensors_held_back: int = 0
     devices_silent: int = 0
     states_overwritten: int = 0
+    updates_clipped: int = 0
+    weights_bounded: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     packets_dropped: int = 0
@@ -30,3 +35,11 @@ class Counters:
         """Returns the numbers by name; refusals also have their reason as a label."""
         plain = {k: v for k, v in vars(self).items() if k != "refused"}
         return plain | {f'refused{{reason="{r}"}}': n for r, n in sorted(self.refused.items())}
+
+    def count_limited(self, limited: Limited, round: int, log: Log) -> None:
+        """Counts and logs devices whose updates were limited."""
+        self.updates_clipped += len(limited.clipped)
+        self.weights_bounded += len(limited.bounded)
+        if limited.clipped or limited.bounded:
+            clipped, bounded = list(limited.clipped), list(limited.bounded)
+            log.event("limited", round=round, clipped=clipped, bounded=bounded)

@@ -10,6 +10,7 @@ from broker.aggregator.contract import EXCHANGES
 from broker.aggregator.signing import Signing, read_signing_key
 from broker.aggregator.slice_file import read_slices
 from broker.errors import SettingsRefused
+from broker.merging.bounds import Bounds, parse_clip, parse_max_weight
 from broker.merging.coordinator import MODES, Settings
 from broker.merging.merge import MERGES, MergeRule
 from broker.merging.optimizers import Delta, parse_optimizer
@@ -66,6 +67,21 @@ def arguments() -> argparse.ArgumentParser:
         default=0,
         metavar="F",
         help="number of devices that may lie (default %(default)s)",
+    )
+    add("--max-samples", type=int, metavar="N", help="largest sample count that is taken as it is")
+    add(
+        "--max-weight",
+        default="3",
+        metavar="M",
+        help="from three devices on, limit a sample count to M × the median, or off "
+        "(default %(default)s)",
+    )
+    add(
+        "--clip",
+        default="adaptive:2",
+        metavar="adaptive:C",
+        help="from three devices on, limit what an update moves to C × the median, or off "
+        "(default %(default)s)",
     )
     add("--clip-norm", type=float, metavar="NORM", help="scale larger updates down to this norm")
     add(
@@ -158,7 +174,7 @@ def spec_of(args: argparse.Namespace) -> AggregatorSpec:
         start=start,
         settings=Settings(
             mode=args.mode,
-            merge=MergeRule(args.merge, byzantine=args.byzantine, clip_norm=args.clip_norm),
+            merge=MergeRule(args.merge, byzantine=args.byzantine, bounds=_bounds(args)),
             optimizer=Delta() if args.exchange == "delta" else parse_optimizer(args.optimizer),
             quorum=args.quorum,
             deadline_seconds=args.deadline,
@@ -179,3 +195,12 @@ def _signing(args: argparse.Namespace) -> Signing | None:
     if not args.allow_readable_keys and (exposed := exposure(args.signing_key)):
         raise SettingsRefused(exposed)
     return read_signing_key(args.signing_key)
+
+
+def _bounds(args: argparse.Namespace) -> Bounds:
+    return Bounds(
+        max_samples=args.max_samples,
+        max_weight=parse_max_weight(args.max_weight),
+        clip=parse_clip(args.clip),
+        clip_norm=args.clip_norm,
+    )

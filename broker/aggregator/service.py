@@ -157,6 +157,7 @@ class Aggregator:
         now = self._clock()
         if self._coordinator.closes_at(now) <= now:
             self._close(now)
+        self.counters.count_limited(self._coordinator.limited(), self.state.round, self._log)
         if now >= self._metrics_due:
             self._publish_metrics()
         if self._connected and now >= self._state_due:

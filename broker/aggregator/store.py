@@ -75,10 +75,7 @@ def read_snapshot(path: Path) -> Snapshot:
             round=stored["round"],
             shared=below(_SHARED, envelope.tensors),
             slots=below(_SLOTS, envelope.tensors),
-            ledger={
-                device: Entry(**{**entry, "tensors": tuple(entry["tensors"])})
-                for device, entry in ledger.items()
-            },
+            ledger={device: _entry(entry) for device, entry in ledger.items()},
         )
         return Snapshot(dict(stored["identity"]), int(stored["generation"]), state)
     except OSError as error:
@@ -87,6 +84,12 @@ def read_snapshot(path: Path) -> Snapshot:
         raise StoreError(f"{path} cannot be read: {error}") from None
     except (KeyError, ValueError, TypeError):  # undamaged, but not in this format
         raise StoreError(f"{path} was written by another version.") from None
+
+
+def _entry(stored: dict[str, Any]) -> Entry:
+    """An entry of the ledger; those of versions before bounds have no norms."""
+    tensors, squares = tuple(stored["tensors"]), tuple(stored.get("squares", ()))
+    return Entry(**stored | {"tensors": tensors, "squares": squares})
 
 
 def load_snapshot(folder: Path) -> Snapshot | None:

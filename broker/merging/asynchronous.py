@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
-from broker.merging.coordinator import Closed, Coordinator, Entry, Settings, State, entry_of
-from broker.merging.merge import clipped, scaled
+from broker.errors import StepRefused
+from broker.merging.bounds import size_of
+from broker.merging.coordinator import Closed, Coordinator, Settings, State, entry_of
+from broker.merging.last_updates import Counted, LastUpdates
 from broker.merging.staleness import staleness_weight
+from broker.merging.vectors import scaled
 from broker.protocol.messages import Reason, Refused, Update
 
 
@@ -19,6 +23,7 @@ class Asynchronous(Coordinator):
       sum      1, as algorithm 3 is printed
       mean     1 / K
       samples  n_k / Σ_j n_j
+    Updates are bounded as in a round (`bounds.py`); the round is the last update of each device.
     Once every device has sent, one update of each moves θ as far as a synchronous round would.
     Before that θ moves further, because the first updates are divided by fewer devices: the first
     K of "mean" have the weight 1 + 1/2 + … + 1/K together. Gradients are weighted in the same way
@@ -29,18 +34,14 @@ class Asynchronous(Coordinator):
 
     def __init__(self, settings: Settings, state: State, now: float) -> None:
         super().__init__(settings, state, now)
-        # For each tensor: numbers of devices in the ledger that hold it, and of their samples.
-        self._devices: Counter[str] = Counter()
-        self._samples: Counter[str] = Counter()
-        for entry in state.ledger.values():
-            self._count(entry, 1)
+        self._last = LastUpdates(state.ledger)
 
     @classmethod
     def replay_identity(cls, settings: Settings) -> str:
         """All rules of merging: a replay merges every update of the journal again."""
         merge = settings.merge
-        rules = f"{merge.name}, clip norm {merge.clip_norm}, {settings.staleness}"
-        return f"{rules}, {settings.optimizer}"
+        rules = f"{merge.name}, clip norm {merge.bounds.clip_norm}, {settings.staleness}"
+        return f"{rules}, {settings.optimizer}{merge.bounds.described}"
 
     @property
     def state_is_complete(self) -> bool:
@@ -57,15 +58,25 @@ class Asynchronous(Coordinator):
         if last is not None and update.round <= last.round:
             raise Refused(Reason.REPLAYED, "the update is not newer than this device's last one.")
         self._check_newcomer(update.device)
-        change, _ = clipped(update.tensors, self.settings.merge.clip_norm)
-        change = scaled(change, self._weights(update, last))
-        # Nothing has changed before this line, because the step may raise an error.
-        state.shared, state.slots = self.settings.optimizer.step(state.shared, change, state.slots)
+        size = size_of(update.tensors, update.samples, self.settings.merge.bounds)
+        entry = entry_of(update)
+        if size.squares:
+            entry = replace(entry, squares=tuple(size.squares[name] for name in entry.tensors))
+        self._last.put(update.device, entry)
+        weighted = self.settings.merge.name == "samples"
+        counted = self._last.counted(update.device, self.settings.merge.bounds, weighted=weighted)
+        try:
+            change = scaled(update.tensors, self._weights(update, counted, size.factor))
+            shared, slots = self.settings.optimizer.step(state.shared, change, state.slots)
+        except StepRefused:  # nothing changes
+            self._last.put(update.device, last)
+            raise
+        state.shared, state.slots = shared, slots
         state.round += 1
-        state.ledger[update.device] = entry = entry_of(update)
-        if last is not None:
-            self._count(last, -1)
-        self._count(entry, 1)
+        state.ledger[update.device] = entry
+        clipped = size.factor < 1 or any(group.share.factor < 1 for group in counted)
+        bounded = weighted and any(group.share.weight < update.samples for group in counted)
+        self._note_limited([update.device] * clipped, [update.device] * bounded)
 
     def closes_at(self, now: float) -> float:
         return math.inf
@@ -73,24 +84,12 @@ class Asynchronous(Coordinator):
     def close(self, now: float) -> Closed:
         raise AssertionError("an asynchronous round closes with its update")
 
-    def _weights(self, update: Update, last: Entry | None) -> dict[str, float]:
-        """Returns w(s) · α of every tensor of the update, which replaces this device's last one."""
+    def _weights(self, update: Update, counted: Sequence[Counted], clip: float) -> dict[str, float]:
+        """Returns w(s) · α · f of every tensor; `clip` is the factor of `clip_norm`."""
         fresh = staleness_weight(self.settings.staleness, self.state.round - update.round)
-        weights = {}
-        for name in update.tensors:
-            counted = last is not None and name in last.tensors
-            before = last.samples if last is not None and counted else 0
-            devices = self._devices[name] + (not counted)
-            samples = self._samples[name] - before + update.samples
-            share = {
-                "sum": 1.0,
-                "mean": 1 / devices,
-                "samples": update.samples / samples,
-            }[self.settings.merge.name]
-            weights[name] = fresh * share
+        weights: dict[str, float] = {}
+        for group in counted:
+            total = 1.0 if self.settings.merge.name == "sum" else group.total
+            alpha = group.share.counts / total
+            weights |= dict.fromkeys(group.names, fresh * alpha * clip)
         return weights
-
-    def _count(self, entry: Entry, times: int) -> None:
-        for name in entry.tensors:
-            self._devices[name] += times
-            self._samples[name] += times * entry.samples

@@ -8,6 +8,7 @@ order gives the same θ, bit for bit.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import ClassVar
@@ -77,6 +78,7 @@ class Entry:
     nonce: str
     samples: int
     tensors: tuple[str, ...]
+    squares: tuple[float, ...] = ()  # ‖Δ‖² of each tensor, where updates are compared by it
 
 
 @dataclass
@@ -100,6 +102,14 @@ class Closed:
     silent: tuple[str, ...] = ()  # devices that were waited for in vain
 
 
+@dataclass(frozen=True)
+class Limited:
+    """Devices whose updates were scaled down, and whose weights were; one entry per update."""
+
+    clipped: tuple[str, ...] = ()
+    bounded: tuple[str, ...] = ()
+
+
 class Coordinator(ABC):
     """Algorithm 2 or 3 of the paper: what both share, and what each answers in its own way."""
 
@@ -109,6 +119,7 @@ class Coordinator(ABC):
         self.settings = settings
         self.state = state
         self.present = Presence()
+        self._limited = Limited()
 
     @classmethod
     @abstractmethod
@@ -160,6 +171,15 @@ class Coordinator(ABC):
     @abstractmethod
     def close(self, now: float) -> Closed:
         """Ends the open round, which is due."""
+
+    def limited(self) -> Limited:
+        """Returns whose updates were limited since the last call."""
+        found, self._limited = self._limited, Limited()
+        return found
+
+    def _note_limited(self, clipped: Iterable[str], bounded: Iterable[str]) -> None:
+        before = self._limited
+        self._limited = Limited((*before.clipped, *clipped), (*before.bounded, *bounded))
 
     def _check_newcomer(self, device: str) -> None:
         ledger = self.state.ledger

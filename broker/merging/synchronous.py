@@ -83,6 +83,7 @@ class Synchronous(Coordinator):
         state = self.state
         state.shared, state.slots = self.settings.optimizer.step(state.shared, change, state.slots)
         state.round += 1
+        self._note_limited(sorted(self._tally.clipped), sorted(self._tally.bounded))
         self._tally = tally(self.settings.merge)
         self._received = set()
         return Closed(merged=True, devices=devices, held_back=held_back, silent=silent)

@@ -10,6 +10,9 @@ import numpy as np
 from broker.protocol.messages import Update
 from broker.protocol.slice import Tensors
 
+# The options with which an aggregator merges by the formulas below, however devices differ.
+UNBOUNDED = ("--max-weight", "off", "--clip", "off")
+
 
 def replay(start: Tensors, updates: Iterable[Update], *, mean: bool = False) -> Tensors:
     """Returns what synchronous rounds make of `start`.

@@ -17,7 +17,7 @@ from broker.protocol.messages import DeviceState, Reason, Shared, Update, Verdic
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import Topics
 from firmware_sim.bundle.reader import SLICE, Bundle
-from tests.harness.arithmetic import assert_same, replay
+from tests.harness.arithmetic import UNBOUNDED, assert_same, replay
 from tests.harness.metrics import read_metrics
 from tests.harness.programs import Programs
 from tests.harness.scripted import ScriptedDevice
@@ -53,7 +53,7 @@ def test_one_that_is_gone_is_not_waited_for(
 ) -> None:
     """The deadline is longer than any test; the round closes because the will says that it can."""
     options = ("--quorum", "2", "--deadline", "3600", "--rounds", "5")
-    aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options)
+    aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options, *UNBOUNDED)
     gone = programs.device("gone", bundle, "--steps", "20")
     aggregator.wait_for("joined", device="gone")
     stay = [scripted(name, shared, samples=100, seed=ord(name)) for name in "ab"]
@@ -87,7 +87,7 @@ def test_too_few_change_nothing(
 ) -> None:
     """Two are needed and one is left, until a third one, which is new, takes the place."""
     options = ("--quorum", "2", "--deadline", "0.2", "--rounds", "3")
-    aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options)
+    aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options, *UNBOUNDED)
     gone = programs.device("gone", bundle, "--steps", "20")
     aggregator.wait_for("joined", device="gone")
     stays = scripted("stays", shared, samples=100, seed=1)
@@ -130,7 +130,7 @@ def test_one_that_hangs_holds_the_others_up_until_the_deadline(
     topics: Topics,
 ) -> None:
     options = ("--quorum", "2", "--deadline", "2", "--rounds", "8")
-    aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options)
+    aggregator = programs.aggregator("--slice", bundle.folder / SLICE, *options, *UNBOUNDED)
     hangs = programs.device("hangs", bundle, "--steps", "50", "--resend-seconds", "1")
     aggregator.wait_for("joined", device="hangs")
     others = [scripted(name, shared, samples=100, seed=ord(name)) for name in "ab"]

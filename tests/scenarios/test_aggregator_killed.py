@@ -20,7 +20,7 @@ from broker.aggregator.journal import JournalReader
 from broker.protocol.messages import AggregatorState, Reason, Shared, Update, Verdict, from_bytes
 from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics
-from tests.harness.arithmetic import assert_same, replay
+from tests.harness.arithmetic import UNBOUNDED, assert_same, replay
 from tests.harness.programs import Program, Programs
 from tests.harness.scripted import ScriptedDevice
 from tests.harness.slices import SliceFile
@@ -118,7 +118,7 @@ def test_synchronous(
     options = ("--quorum", str(len(SAMPLES)), "--deadline", "60", "--rounds", str(rounds))
 
     def start() -> Program:
-        return programs.aggregator("--slice", small_slice.path, *options)
+        return programs.aggregator("--slice", small_slice.path, *options, *UNBOUNDED)
 
     fleet = Fleet(scripted, small_slice.slice)
     replayed = live_and_die(start, fleet, lives, lambda: None)
@@ -161,7 +161,7 @@ def test_asynchronous(
     order: list[Update] = []
 
     def start() -> Program:
-        return programs.aggregator("--slice", small_slice.path, *options)
+        return programs.aggregator("--slice", small_slice.path, *options, *UNBOUNDED)
 
     def read() -> None:
         """A journal only grows, and what was in it once stays in it."""

@@ -21,7 +21,7 @@ import pytest
 from broker.brokers.mosquitto_process import Mosquitto
 from broker.protocol.messages import AggregatorState, Reason, Shared, Update
 from broker.protocol.topics import Topics
-from tests.harness.arithmetic import assert_same, replay
+from tests.harness.arithmetic import UNBOUNDED, assert_same, replay
 from tests.harness.programs import Programs
 from tests.harness.scripted import ScriptedDevice
 from tests.harness.slices import SliceFile
@@ -93,7 +93,7 @@ def test_the_fleet_goes_on(
 ) -> None:
     gate = Gate()
     options = ("--quorum", str(len(DEVICES)), "--deadline", "60", "--rounds", str(ROUNDS))
-    aggregator = programs.aggregator("--slice", small_slice.path, *options)
+    aggregator = programs.aggregator("--slice", small_slice.path, *options, *UNBOUNDED)
     devices = [
         scripted(
             name,

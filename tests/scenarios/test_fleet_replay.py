@@ -24,7 +24,7 @@ from broker.protocol.slice import Tensors
 from broker.protocol.topics import Topics
 from firmware_sim.bundle.reader import SLICE, Bundle
 from firmware_sim.training.checkpoint import Checkpoints
-from tests.harness.arithmetic import assert_same, replay
+from tests.harness.arithmetic import UNBOUNDED, assert_same, replay
 from tests.harness.programs import Programs
 from tests.harness.watcher import Watcher
 
@@ -57,7 +57,9 @@ def learn(
         for device in devices:
             device.wait_for("connected")  # so that all start together, when the aggregator comes
         slices = [part for b in bundles.values() for part in ("--slice", b.folder / SLICE)]
-        aggregator = programs.aggregator(*slices, "--quorum", str(len(DEVICES)), *options)
+        aggregator = programs.aggregator(
+            *slices, "--quorum", str(len(DEVICES)), *options, *UNBOUNDED
+        )
         assert [p.exit_code() for p in (aggregator, *devices)] == [0, 0, 0, 0]
         watcher.wait_for(Shared, topics.shared, lambda shared: shared.last)
         return watcher.accepted()

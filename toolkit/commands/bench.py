@@ -143,6 +143,51 @@ def bench_quantisation(
     _show(report, tables, out)
 
 
+@bench.command("attacks")
+def bench_attacks(
+    out: Out = FOLDER / "attacks.json",
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these attacks; may be repeated.", show_default="all"),
+    ] = None,
+    defence: Annotated[
+        list[str] | None,
+        typer.Option(help="Beside off and default; may be repeated.", show_default="all"),
+    ] = None,
+    liars: Annotated[
+        list[int] | None,
+        typer.Option(help="Lying devices of ten; may be repeated.", show_default="1 and 2"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Of data, start and attackers.", min=1)] = 5,
+    rounds: Annotated[int, typer.Option(help="Merges.", min=1)] = 20,
+    steps: Annotated[int, typer.Option(help="Mini-batches in a round.", min=1)] = 8,
+    learning_rate: Annotated[
+        float, typer.Option(help="Ten times the branch's own, so that 20 rounds are enough.")
+    ] = 0.01,
+) -> None:
+    """Measure what lying devices cost a fleet on digits, attack by attack, defence by defence.
+
+    A bench that was stopped goes on where it was: the same command reads what is done already.
+    """
+    with _at_work(out) as progress, tempfile.TemporaryDirectory() as folder:
+        from toolkit.bench.attacks.attackers import ATTACKS
+        from toolkit.bench.attacks.run import DEFENCES, run_bench, tables
+
+        report = run_bench(
+            Path(folder),
+            out.with_suffix(".jsonl"),
+            attacks=attack or list(ATTACKS),
+            defences=defence or list(DEFENCES),
+            liars=liars or [1, 2],
+            seeds=range(seeds),
+            rounds=rounds,
+            steps=steps,
+            learning_rate=learning_rate,
+            progress=progress,
+        )
+    _show(report, tables, out)
+
+
 @bench.command("replay")
 def bench_replay(
     out: Out = FOLDER / "replay.json",

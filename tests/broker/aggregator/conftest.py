@@ -13,6 +13,7 @@ import pytest
 from broker.aggregator.build import AggregatorSpec, build_aggregator
 from broker.aggregator.store import Identity
 from broker.log import Log
+from broker.merging.bounds import UNBOUNDED, Bounds
 from broker.merging.coordinator import Settings, State
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import Delta
@@ -43,13 +44,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         memory: MemoryBroker | None = None,
         state: State | None = None,
         downlink: str = "float32",
+        bounds: Bounds = UNBOUNDED,
         **more: Any,
     ) -> Fleet:
         memory = memory or MemoryBroker()
         defaults: dict[str, Any] = {"deadline_seconds": DEADLINE, "staleness": "none"}
         settings = Settings(
             mode=mode,
-            merge=MergeRule(merge),
+            merge=MergeRule(merge, bounds=bounds),
             optimizer=Delta(),
             **defaults | more,
         )

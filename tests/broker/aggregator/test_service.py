@@ -8,6 +8,7 @@ import pytest
 import broker.aggregator.service
 from broker.aggregator.journal import RECORD_BYTES
 from broker.errors import StoreError
+from broker.merging.bounds import Bounds
 from broker.protocol.messages import (
     Shared,
     Verdict,
@@ -67,6 +68,30 @@ def test_two_devices_learn_together(start: Start, most: int | None) -> None:
         2,
     )
     assert fleet.journal == b"", "the snapshot covers it"
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_liar_is_limited_counted_and_named(start: Start, mode: str) -> None:
+    fleet = start(mode, "samples", quorum=4, bounds=Bounds())
+    devices = [fleet.device(name) for name in ("a", "b", "c", "liar")]
+    for device in devices:
+        device.birth()
+    fleet.settle()
+    for number, device in enumerate(devices[:3]):
+        round = number if mode == "async" else 0
+        device.send(device.update(round, tensors=ones(1.0), samples=100))
+        fleet.settle()
+    before = fleet.aggregator.state.shared["stem/bias"][0]
+    lie = devices[3].update(3 * (mode == "async"), tensors=ones(-1e6), samples=10**9)
+    devices[3].send(lie)
+    fleet.settle()
+    # Each of the others contributes 100 samples · 1; the liar twice that, the other way.
+    moved = fleet.aggregator.state.shared["stem/bias"][0] - before
+    assert moved == pytest.approx((100 if mode == "sync" else -200) / 300, rel=1e-3)
+    counters = fleet.aggregator.counters
+    assert (counters.updates_clipped, counters.weights_bounded) == (1, 1)
+    [event] = fleet.events("limited")
+    assert (event["clipped"], event["bounded"]) == (["liar"], ["liar"])
 
 
 def test_a_round_closes_at_its_deadline_or_goes_on_below_quorum(start: Start) -> None:

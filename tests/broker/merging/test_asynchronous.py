@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from broker.errors import SettingsRefused, StepRefused
 from broker.merging.asynchronous import Asynchronous
+from broker.merging.bounds import UNBOUNDED, Bounds
 from broker.merging.coordinator import Entry, Outcome, Settings, State
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import SGD, Adam, Delta, Optimizer
@@ -53,14 +54,14 @@ def start(
     merge: str = "mean",
     *,
     optimizer: Optimizer | None = None,
-    clip_norm: float | None = None,
+    bounds: Bounds = UNBOUNDED,
     ledger: dict[str, Entry] | None = None,
     round: int = 0,
     **more: Any,
 ) -> Asynchronous:
     optimizer = optimizer or Delta()
     settings = Settings(
-        mode="async", merge=MergeRule(merge, clip_norm=clip_norm), optimizer=optimizer, **more
+        mode="async", merge=MergeRule(merge, bounds=bounds), optimizer=optimizer, **more
     )
     shared: Tensors = {n: np.zeros(shape, np.float32) for n, shape in SHAPES.items()}
     state = State("run", round, shared, optimizer.initial(shared), ledger or {})
@@ -203,7 +204,8 @@ def test_one_update_of_each_device_moves_theta_as_a_round_would(merge: str) -> N
     devices = {d: (draw(k, CASCADE[k % 3]), 10 * k + 1) for k, d in enumerate("abcdef")}
     real = start(merge, staleness="none")
     shared: Tensors = {n: np.zeros(shape, np.float32) for n, shape in SHAPES.items()}
-    settings = Settings(mode="sync", merge=MergeRule(merge), optimizer=Delta())
+    rule = MergeRule(merge, bounds=UNBOUNDED)
+    settings = Settings(mode="sync", merge=rule, optimizer=Delta())
     round = Synchronous(settings, State("run", 0, shared, {}), now=0.0)
     for device, (tensors, samples) in devices.items():
         round.offer(update(device, 0, tensors, samples=samples))
@@ -227,7 +229,7 @@ def test_the_first_sweep_weighs_1_and_a_half_and_a_third() -> None:
 
 
 def test_a_large_update_is_clipped_as_a_whole() -> None:
-    real = start("sum", staleness="none", clip_norm=1.0)
+    real = start("sum", staleness="none", bounds=Bounds(clip_norm=1.0))
     sent: Tensors = {"stem/bias": np.full(2, 3.0, np.float32), "gain": np.asarray(4.0, np.float32)}
     real.offer(update("a", 0, sent))
     norm = math.sqrt(9 + 9 + 16)

@@ -1,8 +1,9 @@
 """Every tensor is merged across the devices that hold it: formulas, order, clipping, staleness."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import MergeRefused
-from broker.merging.merge import MERGES, MergeRule, Tally, clipped, l2_norm, scaled, tally
+from broker.merging.bounds import UNBOUNDED, Bounds, Size, size_of
+from broker.merging.merge import MERGES, MergeRule, Tally, tally
 from broker.merging.staleness import STALENESS, staleness_weight
+from broker.merging.vectors import scaled, squared_norms
 from broker.protocol.slice import Tensors
 
 modest = settings(deadline=None, max_examples=30)
 # f = 1 for the rules that take a number of liars; krum then needs five devices.
-RULES = [MergeRule(name, byzantine=int(name in ("trimmed-mean", "multi-krum"))) for name in MERGES]
+LIARS = {name: int(name in ("trimmed-mean", "multi-krum")) for name in MERGES}
+RULES = [MergeRule(name, LIARS[name], UNBOUNDED) for name in MERGES]  # the formulas alone
+BOUNDED = [MergeRule(name, LIARS[name]) for name in MERGES]  # as an aggregator has them
 SHAPES = {"stem/kernel": (3, 4), "stem/bias": (4,), "head/kernel": (5, 2), "gain": (), "none": (0,)}
 
 
@@ -57,6 +62,15 @@ def merge(rule: MergeRule, fleet: Mapping[str, Sent]) -> tuple[Tensors, tuple[st
     for device, sent in fleet.items():
         this_round.add(device, sent.tensors, sent.samples)
     return this_round.merged()
+
+
+def norm_of(tensors: Tensors) -> float:
+    return math.sqrt(sum(squared_norms(tensors).values()))
+
+
+def clipping(norm: float) -> Bounds:
+    """Clips to a norm that is given, and does nothing else."""
+    return replace(UNBOUNDED, clip_norm=norm)
 
 
 def holders(fleet: Mapping[str, Sent], name: str) -> list[Sent]:
@@ -106,7 +120,7 @@ def test_samples_merge_to_the_gradient_over_all_data() -> None:
         if powerful:
             tensors["tail"] = g[3:].astype(np.float32)
         fleet[f"device-{k}"], data[k] = Sent(tensors, count), (x, y)
-    merged, _ = merge(MergeRule("samples"), fleet)
+    merged, _ = merge(MergeRule("samples", bounds=UNBOUNDED), fleet)
 
     # The tail is held by a subset: the gradient over that subset's data, and nobody else's.
     x, y = (np.concatenate([data[k][part] for k in (2, 3, 4)]) for part in (0, 1))
@@ -118,7 +132,10 @@ def test_samples_merge_to_the_gradient_over_all_data() -> None:
     over_weak = gradient(theta[:3], weak_x[:, :3], weak_y)
     union = (503 * over_weak + 2041 * over_subset[:3]) / 2544
     np.testing.assert_allclose(merged["stem"], union, rtol=1e-6, atol=1e-6)
-    assert np.abs(merged["stem"] - merge(MergeRule("mean"), fleet)[0]["stem"]).max() > 0.01
+    assert (
+        np.abs(merged["stem"] - merge(MergeRule("mean", bounds=UNBOUNDED), fleet)[0]["stem"]).max()
+        > 0.01
+    )
 
 
 def test_samples_of_one_branch_merge_to_one_gradient() -> None:
@@ -131,7 +148,7 @@ def test_samples_of_one_branch_merge_to_one_gradient() -> None:
         fleet[str(k)] = Sent({"w": gradient(theta, x, y).astype(np.float32)}, count)
         xs.append(x)
         ys.append(y)
-    merged, held_back = merge(MergeRule("samples"), fleet)
+    merged, held_back = merge(MergeRule("samples", bounds=UNBOUNDED), fleet)
     expected = gradient(theta, np.concatenate(xs), np.concatenate(ys))
     np.testing.assert_allclose(merged["w"], expected, rtol=1e-6, atol=1e-6)
     assert held_back == ()
@@ -145,7 +162,7 @@ def test_samples_of_one_branch_merge_to_one_gradient() -> None:
 @modest
 def test_streaming_rules_are_their_formulas(rule: str, seed: int) -> None:
     fleet = mixed_fleet(seed)
-    merged, held_back = merge(MergeRule(rule), fleet)
+    merged, held_back = merge(MergeRule(rule, bounds=UNBOUNDED), fleet)
     assert list(merged) == sorted(SHAPES)
     assert held_back == ()
     for name, change in merged.items():
@@ -164,7 +181,7 @@ def test_products_are_exact_when_terms_cancel() -> None:
     y = (-3 * x.astype(np.float64) / 5).astype(np.float32)
     small = rng.normal(size=1000).astype(np.float32)
     fleet = {"a": Sent({"w": x}, 3), "b": Sent({"w": y}, 5), "c": Sent({"w": small}, 7)}
-    merged, _ = merge(MergeRule("samples"), fleet)
+    merged, _ = merge(MergeRule("samples", bounds=UNBOUNDED), fleet)
     expected = (3 * x.astype(np.float64) + 5 * y.astype(np.float64) + 7 * small) / 15
     assert np.abs(expected).max() < 1e3
     np.testing.assert_allclose(merged["w"], expected, rtol=1e-6, atol=1e-5)
@@ -175,12 +192,14 @@ def test_tensors_longer_than_a_chunk_are_merged_to_the_end() -> None:
     a, b = (rng.normal(size=300_001).astype(np.float32) for _ in range(2))
     fleet = {"a": Sent({"w": a}, 1), "b": Sent({"w": b}, 3)}
     expected = (a.astype(np.float64) + 3 * b.astype(np.float64)) / 4
-    np.testing.assert_allclose(merge(MergeRule("samples"), fleet)[0]["w"], expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        merge(MergeRule("samples", bounds=UNBOUNDED), fleet)[0]["w"], expected, rtol=1e-6
+    )
     both = np.concatenate([a, b]).astype(np.float64)
-    assert l2_norm({"a": a, "b": b}) == pytest.approx(np.sqrt(np.sum(both**2)), rel=1e-12)
+    assert norm_of({"a": a, "b": b}) == pytest.approx(np.sqrt(np.sum(both**2)), rel=1e-12)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [*RULES, *BOUNDED], ids=repr)
 @given(seed=st.integers(0, 2**32 - 1), data=st.data())
 @modest
 def test_the_order_of_arrival_does_not_matter(
@@ -200,7 +219,7 @@ def test_the_order_of_arrival_does_not_matter(
             np.testing.assert_allclose(second[name], change, rtol=1e-6, atol=atol)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("rule", [*RULES, *BOUNDED], ids=repr)
 def test_merging_twice_gives_the_same_and_later_updates_count(rule: MergeRule) -> None:
     fleet = mixed_fleet(3)
     this_round = tally(rule)
@@ -219,10 +238,10 @@ def test_merging_twice_gives_the_same_and_later_updates_count(rule: MergeRule) -
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_updates_are_neither_kept_nor_changed(rule: MergeRule, clip_norm: float | None) -> None:
+@pytest.mark.parametrize("bounds", [UNBOUNDED, clipping(1.0), Bounds()], ids=repr)
+def test_updates_are_neither_kept_nor_changed(rule: MergeRule, bounds: Bounds) -> None:
     """Read-only views of a network buffer, off alignment; the buffer is used again afterwards."""
-    rule = MergeRule(rule.name, rule.byzantine, clip_norm)
+    rule = replace(rule, bounds=bounds)
     rng = np.random.default_rng(4)
     values = [rng.normal(size=6).astype(np.float32) for _ in range(5)]
     expected, _ = merge(rule, {str(k): Sent({"w": v}, k + 1) for k, v in enumerate(values)})
@@ -240,7 +259,10 @@ def test_updates_are_neither_kept_nor_changed(rule: MergeRule, clip_norm: float 
 
 def test_transposed_arrays_merge_by_position() -> None:
     grid = np.arange(6, dtype=np.float32).reshape(2, 3)
-    merged, _ = merge(MergeRule("sum"), {"a": Sent({"w": grid.T}, 1), "b": Sent({"w": grid.T}, 1)})
+    merged, _ = merge(
+        MergeRule("sum", bounds=UNBOUNDED),
+        {"a": Sent({"w": grid.T}, 1), "b": Sent({"w": grid.T}, 1)},
+    )
     np.testing.assert_array_equal(merged["w"], 2 * grid.T)
 
 
@@ -268,7 +290,7 @@ def test_a_wrong_update_is_refused_and_counts_nothing(name: str) -> None:
 def test_numpys_own_setting_is_put_back() -> None:
     before = np.setbufsize(4096)
     try:
-        merge(MergeRule("sum"), mixed_fleet(0))
+        merge(MergeRule("sum", bounds=UNBOUNDED), mixed_fleet(0))
         with pytest.raises(KeyError):
             scaled({"w": np.ones(2, np.float32)}, {})
         assert np.getbufsize() == 4096
@@ -288,29 +310,30 @@ def test_numpys_own_setting_is_put_back() -> None:
 def test_clipping_shortens_without_turning(seed: int, scale: float, clip_norm: float) -> None:
     tensors = draw(np.random.default_rng(seed), list(SHAPES), 1, scale).tensors
     before = {name: tensor.copy() for name, tensor in tensors.items()}
-    norm = l2_norm(tensors)
+    norm = norm_of(tensors)
     wide = np.concatenate([t.astype(np.float64).reshape(-1) for t in tensors.values()])
     assert norm == pytest.approx(np.linalg.norm(wide), rel=1e-12)
-    result, changed = clipped(tensors, clip_norm)
-    assert changed == (norm > clip_norm)
-    if not changed:
-        assert result is tensors
-        return
-    assert clip_norm * (1 - 1e-6) <= l2_norm(result) <= clip_norm * (1 + 1e-6)
+    size = size_of(tensors, 1, clipping(clip_norm))
+    assert (size.factor < 1) == (norm > clip_norm)
+    result, _ = merge(MergeRule("sum", bounds=clipping(clip_norm)), {"a": Sent(tensors, 1)})
+    if norm > clip_norm:
+        assert clip_norm * (1 - 1e-6) <= norm_of(result) <= clip_norm * (1 + 1e-6)
+        assert math.sqrt(sum(size.squares.values())) == pytest.approx(clip_norm)
     for name, tensor in result.items():
         np.testing.assert_array_equal(tensors[name], before[name])
-        expected = before[name].astype(np.float64) * (clip_norm / norm)
+        expected = before[name].astype(np.float64) * min(1, clip_norm / norm)
         np.testing.assert_allclose(tensor, expected, rtol=1e-6, atol=1e-44)
 
 
 def test_a_zero_update_and_no_limit_are_left_alone() -> None:
-    zero = {"w": np.zeros(3, np.float32)}
-    assert l2_norm(zero) == 0
-    assert l2_norm({}) == 0
-    assert clipped(zero, 1e-3) == (zero, False)
-    large = {"w": np.full(3, 3e38, np.float32)}
-    assert clipped(large, None) == (large, False)
-    assert l2_norm(clipped(large, 1e-3)[0]) == pytest.approx(1e-3, rel=1e-6)
+    zero: Tensors = {"w": np.zeros(3, np.float32)}
+    assert squared_norms(zero) == {"w": 0.0}
+    assert squared_norms({}) == {}
+    assert size_of(zero, 1, clipping(1e-3)) == Size(1, 1.0, {"w": 0.0})
+    large: Tensors = {"w": np.full(3, 3e38, np.float32)}
+    assert size_of(large, 1, UNBOUNDED) == Size(1)
+    merged, _ = merge(MergeRule("sum", bounds=clipping(1e-3)), {"a": Sent(large, 1)})
+    assert norm_of(merged) == pytest.approx(1e-3, rel=1e-6)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
@@ -320,10 +343,16 @@ def test_a_tally_clips_each_update_by_itself(rule: MergeRule) -> None:
     for k in range(6):
         values = (10.0**-k * rng.normal(size=(2, 20))).astype(np.float32)
         fleet[str(k)] = Sent({"kernel": values[0], "bias": values[1]}, k + 1)
-    limit = l2_norm(fleet["3"].tensors)
-    assert {d for d, s in fleet.items() if clipped(s.tensors, limit)[1]} == {"0", "1", "2"}
-    short = {d: Sent(clipped(s.tensors, limit)[0], s.samples) for d, s in fleet.items()}
-    merged, _ = merge(MergeRule(rule.name, rule.byzantine, clip_norm=limit), fleet)
+    limit = norm_of(fleet["3"].tensors)
+    short = {
+        device: Sent(scaled(sent.tensors, min(1, limit / norm_of(sent.tensors))), sent.samples)
+        for device, sent in fleet.items()
+    }
+    this_round = tally(replace(rule, bounds=clipping(limit)))
+    for device, sent in fleet.items():
+        this_round.add(device, sent.tensors, sent.samples)
+    merged, _ = this_round.merged()
+    assert (this_round.clipped, this_round.bounded) == ({"0", "1", "2"}, set())
     expected, _ = merge(rule, short)
     for name, change in merged.items():
         np.testing.assert_allclose(change, expected[name], rtol=1e-6, atol=1e-7 * limit)
@@ -384,23 +413,18 @@ def test_too_few_devices_are_refused_at_the_boundary(
 
 
 @pytest.mark.parametrize(
-    ("name", "byzantine", "clip_norm", "sentence"),
+    ("name", "byzantine", "sentence"),
     [
-        ("average", 0, None, "merge 'average' is unknown: choose one of sum, mean, samples, "),
-        ("trimmed-mean", 0, None, "merge 'trimmed-mean' needs byzantine ≥ 1, .* not 0."),
-        ("multi-krum", -1, None, "merge 'multi-krum' needs byzantine ≥ 1, .* not -1."),
-        ("mean", 1, None, "merge 'mean' takes no number of lying devices .byzantine = 1.: "),
-        ("median", 1, None, "merge 'median' takes no number of lying devices .byzantine = 1.: "),
-        ("sum", 0, 0.0, "clip_norm must be a finite number above 0, not 0.0."),
-        ("sum", 0, float("inf"), "clip_norm must be a finite number above 0, not inf."),
-        ("sum", 0, float("nan"), "clip_norm must be a finite number above 0, not nan."),
+        ("average", 0, "merge 'average' is unknown: choose one of sum, mean, samples, "),
+        ("trimmed-mean", 0, "merge 'trimmed-mean' needs byzantine ≥ 1, .* not 0."),
+        ("multi-krum", -1, "merge 'multi-krum' needs byzantine ≥ 1, .* not -1."),
+        ("mean", 1, "merge 'mean' takes no number of lying devices .byzantine = 1.: "),
+        ("median", 1, "merge 'median' takes no number of lying devices .byzantine = 1.: "),
     ],
 )
-def test_impossible_settings_are_refused(
-    name: str, byzantine: int, clip_norm: float | None, sentence: str
-) -> None:
+def test_impossible_settings_are_refused(name: str, byzantine: int, sentence: str) -> None:
     with pytest.raises(MergeRefused, match=f"^{sentence}"):
-        MergeRule(name, byzantine, clip_norm)
+        MergeRule(name, byzantine)
 
 
 @pytest.mark.parametrize("rule", [r for r in RULES if r.is_robust], ids=lambda rule: rule.name)

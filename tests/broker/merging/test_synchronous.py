@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from broker.errors import MergeRefused, SettingsRefused
+from broker.merging.bounds import UNBOUNDED, Bounds
 from broker.merging.coordinator import Closed, Entry, Outcome, Settings, State
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import SGD, Adam, Delta
@@ -62,7 +63,7 @@ def update(
 
 def how(merge: str = "mean", **more: Any) -> Settings:
     usual: dict[str, Any] = {"optimizer": Delta(), "quorum": 1, "deadline_seconds": DEADLINE}
-    return Settings(mode="sync", merge=MergeRule(merge), **usual | more)
+    return Settings(mode="sync", merge=MergeRule(merge, bounds=UNBOUNDED), **usual | more)
 
 
 def start(settings: Settings, *, now: float = 0.0, **state: Any) -> Synchronous:
@@ -287,7 +288,10 @@ def test_gradients_are_merged_before_the_optimizer_steps(optimizer: Any) -> None
 
 def test_a_large_update_is_clipped() -> None:
     settings = Settings(
-        mode="sync", merge=MergeRule("sum", clip_norm=2.0), optimizer=Delta(), deadline_seconds=1
+        mode="sync",
+        merge=MergeRule("sum", bounds=Bounds(clip_norm=2.0)),
+        optimizer=Delta(),
+        deadline_seconds=1,
     )
     coordinator = start(settings)
     coordinator.offer(update("a", tensors=ones(100.0)))  # norm 100·√8
@@ -356,7 +360,7 @@ def test_a_quorum_below_what_the_rule_needs_is_refused(rule: MergeRule, quorum: 
 @pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])
 def test_a_clip_norm_that_cannot_work_is_refused(norm: float) -> None:
     with pytest.raises(MergeRefused, match=rf"^clip_norm must be .* above 0, not {norm}\.$"):
-        MergeRule("mean", clip_norm=norm)
+        Bounds(clip_norm=norm)
 
 
 # --- against a slow plain model ------------------------------------------------------------------
