@@ -5,11 +5,13 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 # The extras that are developed here; the tools are the dependency group `dev`.
 EXTRAS := toolkit device broker minatar
-# Tests of pure logic: no TensorFlow, no broker process, no exported bundle.
+# Tests of pure logic: no TensorFlow, no broker process, no exported bundle, nothing that takes long.
 PURE := tests/profiles tests/broker/protocol tests/broker/merging tests/broker/aggregator \
-    tests/broker/test_durable.py tests/broker/test_log.py tests/docs/test_reference.py \
+    tests/broker/test_log.py tests/docs/test_layout.py tests/docs/test_reference.py \
     tests/docs/test_troubleshooting.py tests/toolkit/experiment/supervised \
-    --ignore tests/broker/merging/test_coordinator_optimizers.py
+    --ignore tests/broker/merging/test_coordinator_optimizers.py \
+    --ignore tests/broker/aggregator/test_power_cuts.py \
+    --ignore tests/broker/aggregator/test_salvage.py
 # The tests start hundreds of processes: what one of them compiles, the others load.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -566,5 +566,6 @@ def test_what_the_package_exports() -> None:
         "ProfileError",
         "StemshareError",
         "load_profile",
+        "problem_with",
         "profile_names",
     }
