@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from broker.aggregator.build import build_aggregator
-from broker.aggregator.check import check_state
 from broker.aggregator.options import arguments, require, spec_of
-from broker.aggregator.salvage import salvage_state
+from broker.aggregator.storage.check import check_state
+from broker.aggregator.storage.salvage import salvage_state
 from broker.log import Log
 from broker.systemd import Watchdog
 from broker.transport.address import parse_address

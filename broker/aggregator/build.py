@@ -18,7 +18,7 @@ from broker.aggregator.membership import Members
 from broker.aggregator.publisher import announcement
 from broker.aggregator.service import Aggregator
 from broker.aggregator.signing import Signing
-from broker.aggregator.store import Identity, Store
+from broker.aggregator.storage.store import Identity, Store
 from broker.errors import StoreError
 from broker.log import Log
 from broker.merging.asynchronous import Asynchronous

@@ -19,7 +19,7 @@ from broker.aggregator.epochs import Epochs, Standing
 from broker.aggregator.membership import Instances, Members
 from broker.aggregator.publisher import Publisher
 from broker.aggregator.signing import Signing
-from broker.aggregator.store import Store
+from broker.aggregator.storage.store import Store
 from broker.errors import LinkRefused, Oversized, Superseded, WireError
 from broker.log import Log
 from broker.merging.coordinator import Coordinator, Outcome, State

@@ -94,7 +94,7 @@ def test_an_aggregator_that_forgets_what_it_promised_fails(
     aggregator: AggregatorParty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = frames.split(target_of("aggregator").seeds()[0])
-    monkeypatch.setattr("broker.aggregator.store.Store.append", lambda *_: None)
+    monkeypatch.setattr("broker.aggregator.storage.store.Store.append", lambda *_: None)
     with pytest.raises(Failed, match=r"^a restart "):
         aggregator.run(frames.join([*steps[:-1], Step(RESTART)]))
 

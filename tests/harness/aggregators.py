@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from broker.aggregator.build import AggregatorSpec, build_aggregator
-from broker.aggregator.store import Identity, Store
+from broker.aggregator.storage.store import Identity, Store
 from broker.log import Log
 from broker.merging.asynchronous import Asynchronous
 from broker.merging.coordinator import Outcome, Settings, State

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from broker.aggregator.journal import JournalReader
+from broker.aggregator.storage.journal import JournalReader
 from broker.protocol.messages import AggregatorState, Reason, Shared, Update, Verdict, from_bytes
 from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from broker.aggregator.journal import BEGIN, RECORD_BYTES, JournalReader
+from broker.aggregator.storage.journal import BEGIN, RECORD_BYTES, JournalReader
 from broker.protocol.messages import Shared, Update, from_bytes
 from broker.protocol.topics import Topics
 from tests.harness.arithmetic import assert_same

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.aggregator.store import SNAPSHOT
+from broker.aggregator.storage.store import SNAPSHOT
 from broker.brokers.mosquitto_process import Mosquitto
 from broker.durable import read_sealed
 from broker.protocol.wire import below

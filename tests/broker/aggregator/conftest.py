@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.aggregator.build import AggregatorSpec, build_aggregator
-from broker.aggregator.store import Identity
+from broker.aggregator.storage.store import Identity
 from broker.log import Log
 from broker.merging.bounds import UNBOUNDED, Bounds
 from broker.merging.coordinator import Settings, State

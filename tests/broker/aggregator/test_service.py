@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import broker.aggregator.service
-from broker.aggregator.journal import RECORD_BYTES
+from broker.aggregator.storage.journal import RECORD_BYTES
 from broker.errors import StoreError
 from broker.merging.bounds import Bounds
 from broker.protocol.messages import (

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from broker.aggregator.journal import BEGIN
 from broker.aggregator.service import Aggregator
-from broker.aggregator.store import Store, journals
+from broker.aggregator.storage.journal import BEGIN
+from broker.aggregator.storage.store import Store, journals
 from broker.errors import StoreError
 from broker.merging.coordinator import Settings, State
 from broker.protocol.messages import (

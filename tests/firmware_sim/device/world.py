@@ -20,7 +20,7 @@ import pytest
 from broker.aggregator.build import AggregatorSpec, build_aggregator
 from broker.aggregator.service import Aggregator
 from broker.aggregator.slice_file import read_slice
-from broker.aggregator.store import Identity, Store
+from broker.aggregator.storage.store import Identity, Store
 from broker.log import Log
 from broker.merging.coordinator import Entry, Settings, State
 from broker.merging.merge import MergeRule

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.aggregator.store import SNAPSHOT
+from broker.aggregator.storage.store import SNAPSHOT
 from broker.durable import read_sealed, write_sealed
 from firmware_sim.errors import CheckpointError
 from firmware_sim.training.checkpoint import FILE, FORMAT, Checkpoint, Checkpoints, claim_state

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from broker.aggregator.build import identity_of
-from broker.aggregator.check import check_state
-from broker.aggregator.store import SNAPSHOT, Store
+from broker.aggregator.storage.check import check_state
+from broker.aggregator.storage.store import SNAPSHOT, Store
 from broker.durable import write_sealed
 from broker.errors import StoreError, WireError
 from broker.merging.coordinator import Entry, State

@@ -11,9 +11,9 @@ import pytest
 
 import broker.aggregator.service
 from broker.aggregator.__main__ import main
-from broker.aggregator.journal import BEGIN
-from broker.aggregator.salvage import salvage_state
-from broker.aggregator.store import PREVIOUS, SNAPSHOT, journals
+from broker.aggregator.storage.journal import BEGIN
+from broker.aggregator.storage.salvage import salvage_state
+from broker.aggregator.storage.store import PREVIOUS, SNAPSHOT, journals
 from broker.errors import StoreError
 from tests.harness.aggregators import Life, Plan, frozen
 from tests.harness.disk_recorder import Recorder

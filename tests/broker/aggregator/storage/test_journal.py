@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.aggregator.journal import BEGIN, RECORD_BYTES, Journal, JournalReader, create_journal
+from broker.aggregator.storage.journal import (
+    BEGIN,
+    RECORD_BYTES,
+    Journal,
+    JournalReader,
+    create_journal,
+)
 from broker.errors import StoreError
 
 COMMITTED = [b"first", b"2", b"the third update", bytes(range(256))[:20], b"\0\0\0\0\0\0\0\0"]

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from broker.aggregator.journal import BEGIN, Journal, JournalReader, create_journal
+from broker.aggregator.storage.journal import BEGIN, Journal, JournalReader, create_journal
 from broker.durable import claim, make_folder, read_sealed, sync_path, write_sealed
 from broker.errors import StoreError, WireError
 from broker.merging.coordinator import Entry, State

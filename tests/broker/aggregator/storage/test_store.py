@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.aggregator.journal import BEGIN, RECORD_BYTES
-from broker.aggregator.store import PREVIOUS, SNAPSHOT, Identity, Store
+from broker.aggregator.storage.journal import BEGIN, RECORD_BYTES
+from broker.aggregator.storage.store import PREVIOUS, SNAPSHOT, Identity, Store
 from broker.durable import read_sealed, write_sealed
 from broker.errors import StoreError
 from broker.merging.coordinator import Entry, State
@@ -302,7 +302,7 @@ import os, random, sys
 from pathlib import Path
 import numpy as np
 from broker.merging.coordinator import Entry, State
-from broker.aggregator.store import Identity, Store
+from broker.aggregator.storage.store import Identity, Store
 
 def work(folder, seed):
     rng = random.Random(seed)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from broker.aggregator.check import LONGEST, JournalFound, StateFound, describe, read_state
-from broker.aggregator.journal import BEGIN, Journal, create_journal
-from broker.aggregator.store import PREVIOUS, SNAPSHOT, Snapshot, write_snapshot
+from broker.aggregator.storage.check import LONGEST, JournalFound, StateFound, describe, read_state
+from broker.aggregator.storage.journal import BEGIN, Journal, create_journal
+from broker.aggregator.storage.store import PREVIOUS, SNAPSHOT, Snapshot, write_snapshot
 from broker.durable import claim, make_folder, sync_path
 from broker.errors import StoreError, WireError
 from broker.protocol.messages import Update, from_bytes, to_bytes

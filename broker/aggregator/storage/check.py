@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.aggregator.journal import BEGIN, JournalReader, damaged
-from broker.aggregator.store import (
+from broker.aggregator.storage.journal import BEGIN, JournalReader, damaged
+from broker.aggregator.storage.store import (
     PREVIOUS,
     SNAPSHOT,
     Snapshot,
