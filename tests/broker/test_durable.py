@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from broker.durable import read_sealed, write_file, write_sealed
+from broker.durable import claim, is_claimed, make_folder, read_sealed, write_file, write_sealed
 from broker.errors import WireError
 from broker.protocol.wire import Array, decode, encode
 
@@ -95,6 +95,32 @@ def test_killed_at_any_moment_a_file_is_whole(tmp_path: Path) -> None:
             child.kill()
         data = path.read_bytes()
         assert (len(data), len(set(data))) == (size, 1)
+
+
+def test_folders_are_made_and_what_is_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("broker.durable.sync_path", synced.append)
+    folder = tmp_path / "a" / "b"
+    make_folder(folder)
+    assert folder.is_dir()
+    assert set(synced) == {tmp_path, tmp_path / "a"}, "the folders that have new names"
+    (folder / "file").write_bytes(b"x")
+    make_folder(folder)
+    assert (folder / "file").read_bytes() == b"x"
+    assert len(synced) == 2
+
+
+def test_asking_for_a_lock_leaves_no_trace(tmp_path: Path) -> None:
+    assert not is_claimed(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    lock = claim(tmp_path)
+    assert lock is not None
+    with lock:
+        assert is_claimed(tmp_path)
+        assert claim(tmp_path) is None
+    assert not is_claimed(tmp_path)
 
 
 # --- sealed --------------------------------------------------------------------------------------

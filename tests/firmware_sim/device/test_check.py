@@ -1,11 +1,14 @@
 """A device's state folder: `--check` touches nothing, `--salvage` puts what is damaged aside."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.__main__ import main
 from firmware_sim.device.check import LOST
 from firmware_sim.training.checkpoint import FILE, Checkpoint, Checkpoints, claim_state
@@ -96,3 +99,31 @@ def test_a_folder_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--check"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.endswith("--check and --salvage need --state\n")
+
+
+def test_after_salvage_the_same_command_goes_on(
+    tmp_path: Path, command: Command, digits_bundle: Bundle
+) -> None:
+    """The program itself: it refuses the damaged checkpoint, and then starts from its bundle."""
+    options = ["--bundle", digits_bundle.folder, "--task", "digits", "--share", "0:0.1"]
+    alone = [*options, "--isolated", "--steps", "2", "--rounds", "1", "--state", tmp_path]
+    line = [sys.executable, "-m", "firmware_sim.device", *map(str, alone)]
+
+    def start() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+
+    first = start()
+    assert first.returncode == 0, first.stderr
+    path = tmp_path / FILE
+    saved = path.read_bytes()
+    flip(path, -3)
+    damaged = path.read_bytes()
+    refused = start()
+    said = f"error: {path} cannot be read: it is damaged, for its checksum differs."
+    assert (refused.returncode, refused.stderr.splitlines()[-1]) == (1, said)
+    assert path.read_bytes() == damaged
+    command("--salvage")
+    again = start()
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout, "the same steps from the same weights"
+    assert path.read_bytes() == saved

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from firmware_sim.device.check import check_state
 from firmware_sim.errors import PackError
 from firmware_sim.packs.format import INDEX_LIMIT, LIMITS, SIGNED_AS, key_text, read_key
 from firmware_sim.packs.installed import Packs
@@ -316,3 +317,15 @@ def test_a_refused_check_changes_nothing(state: Path, tmp_path: Path, listing: L
 def test_a_device_that_runs_keeps_its_packs(state: Path) -> None:
     with packs_of(state), pytest.raises(PackError, match="another device is using"):
         Packs(state)
+
+
+def test_the_check_of_a_state_folder_reads_the_pack_in_use(state: Path, listing: Listing) -> None:
+    before = listing(state)
+    folder = state / "packs" / "7"
+    [found] = check_state(state)
+    assert found.line == f"{folder}: whole; version 7 for device pi-1 of fleet farm"
+    assert listing(state) == before, "nothing is touched"
+    name = next(iter(LIMITS))
+    (folder / name).write_bytes(b"decayed")
+    [found] = check_state(state)
+    assert found.line == f"{folder / name} is damaged; install its pack again."
