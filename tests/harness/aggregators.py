@@ -135,15 +135,27 @@ def frozen(state: State) -> tuple[Any, ...]:
     return state.run, state.round, sorted(state.ledger.items()), arrays
 
 
+class Killed(Exception):
+    """The process ended between two lines of code."""
+
+
 class Remembering(Store):
-    """Remembers whether there was nothing to go on from."""
+    """Remembers whether there was nothing to go on from, and can be killed before a commit."""
 
     is_new = False
+    is_doomed = False
 
     def load(self) -> State | None:
         state = super().load()
         self.is_new = state is None
         return state
+
+    def commit(self) -> None:
+        if self.is_doomed and self._journal is not None:
+            self._journal._file.close()  # what was written is the kernel's, and not synced
+            self._journal = None
+            raise Killed
+        super().commit()
 
 
 class Life:
@@ -214,6 +226,16 @@ class Life:
         for count in self.plan.groups:
             self.send(first, count)
             first += count
+
+    def send_some_and_die(self, groups: int) -> None:
+        """As `send_all`, but the group after that many is written and never committed."""
+        self.aggregator.poll()
+        sizes = self.plan.groups
+        for number in range(groups):
+            self.send(sum(sizes[:number]), sizes[number])
+        self._store.is_doomed = True
+        with contextlib.suppress(Killed):
+            self.send(sum(sizes[:groups]), sizes[groups])
 
     def __enter__(self) -> Life:
         return self

@@ -41,9 +41,11 @@ def recover(plan: Plan, history: list[Any], folder: Path) -> int:
 
 
 SMALL = [
-    pytest.param(Plan("sync", (1, 2, 3, 1)), 2**26, id="sync"),
-    pytest.param(Plan("async", (1, 2, 1, 3)), 2**26, id="async"),
-    pytest.param(Plan("async", (2, 1)), 1, id="async, with snapshots"),
+    pytest.param(Plan("sync", (1, 2, 3, 1)), 2**26, None, id="sync"),
+    pytest.param(Plan("async", (1, 2, 1, 3)), 2**26, None, id="async"),
+    pytest.param(Plan("async", (2, 1)), 1, None, id="async, with snapshots"),
+    pytest.param(Plan("sync", (1, 1, 1)), 2**26, 1, id="sync, after a kill"),
+    pytest.param(Plan("async", (1, 2)), 2**26, 1, id="async, after a kill"),
 ]
 
 # What hypothesis may draw: synchronous groups end where a round does.
@@ -93,16 +95,24 @@ def test_one_power_cut_after_another(
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize(("plan", "journal_limit"), SMALL)
+@pytest.mark.parametrize(("plan", "journal_limit", "killed_in"), SMALL)
 def test_every_state_that_a_power_cut_could_leave(
-    plan: Plan, journal_limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Plan,
+    journal_limit: int,
+    killed_in: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """After a kill, updates may be in memory alone that the next life tells devices it has."""
     monkeypatch.setattr(broker.aggregator.service, "JOURNAL_LIMIT", journal_limit)
     history = plan.history()
     recorder = Recorder(tmp_path / "disk")
     recorder.root.mkdir()
     with monkeypatch.context() as hooks:
         recorder.begin(hooks)
+        if killed_in is not None:
+            with Life(plan, recorder.root / "state", recorder) as life:
+                life.send_some_and_die(killed_in)
         with Life(plan, recorder.root / "state", recorder) as life:
             life.send_all()
             assert frozen(life.aggregator.state) == history[-1]
@@ -128,6 +138,6 @@ def test_every_state_that_a_power_cut_could_leave(
             known.learn(files, (least, most), opened)
             places.add((least, place))
             shutil.rmtree(tmp_path / "cut")
-    assert states > 500, "the recorder saw little"
+    assert states > 200, "the recorder saw little"
     assert {place for _, place in places} == set(range(-1, len(history))), "some moment was missed"
     assert any(place > least for least, place in places), "nothing unpromised ever survived"
