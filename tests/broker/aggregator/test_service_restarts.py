@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -187,19 +188,25 @@ def test_a_journal_of_another_version_is_one_sentence(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"round": -1}, {"round": 7}, {"samples": 0}, {"run": "another"}, {"tensors": {}}],
-    ids=lambda change: next(iter(change)),
+    ("change", "said"),
+    [
+        ({"round": -1}, "was written by another version."),
+        ({"round": 7}, "does not fit its snapshot: the update is for round 7; this is 0."),
+        ({"samples": 0}, "was written by another version."),
+        ({"run": "another"}, "was written by another version."),
+        ({"tensors": {}}, "was written by another version."),
+    ],
+    ids=["no round", "a later round", "samples", "run", "tensors"],
 )
 def test_a_journal_with_what_could_not_have_been_accepted_is_one_sentence(
-    start: Start, change: dict[str, Any]
+    start: Start, change: dict[str, Any], said: str
 ) -> None:
     fleet = start(quorum=2)
     device = fleet.device("a")
     fleet.store.append(to_bytes(replace(device.update(), **change)))
     fleet.store.commit()
     fleet.end()
-    with pytest.raises(StoreError, match=r"^the journal was written by another version\.$"):
+    with pytest.raises(StoreError, match=f"^the journal {re.escape(said)}$"):
         start(quorum=2)
 
 
