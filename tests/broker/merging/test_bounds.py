@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.aggregator.store import Identity, Store
+from broker.aggregator.storage.store import Identity, Store
 from broker.errors import MergeRefused, StepRefused
 from broker.merging.asynchronous import Asynchronous
 from broker.merging.bounds import (
