@@ -76,6 +76,17 @@ def arguments() -> argparse.ArgumentParser:
         metavar="S",
         help="a message without an answer is sent again after this time (default %(default)g)",
     )
+    add(
+        "--aggregator-key",
+        type=Path,
+        metavar="FILE",
+        help="public key: what the aggregator did not sign is ignored (default: all is believed)",
+    )
+    add(
+        "--guard",
+        action="store_true",
+        help="go on from the last good θ_shared when a new one makes the held-out score collapse",
+    )
     add("--profile", metavar="NAME", help="refuse a bundle that was exported for another one")
     add(
         "--memory-cap-mib",

@@ -1,6 +1,7 @@
 """The format of a pack: one signed file with all that a device needs, from `toolkit pack`.
 
-It is a plain tar file: `key`, `signature`, `index.json`, then the files of `LIMITS` in their order.
+It is a plain tar file: `key`, `signature`, `index.json`, then the files of `LIMITS` in their order,
+without the last one if the fleet has no key of its aggregator (packs of earlier versions).
 The signature covers the index, and the index has size and digest of every file. A tar file can
 contain links, owners and paths to other folders, so it is not interpreted: each header must be,
 byte for byte, that of a file of the expected name and size. Until the signature is verified,
@@ -32,13 +33,15 @@ KEY, SIGNATURE, INDEX = "key", "signature", "index.json"
 SIGNED_AS = b"stemshare pack 1\n"  # precedes the index, since the key may sign other things as well
 BUNDLE, CREDENTIALS = "bundle", "credentials"
 CREDENTIAL_FILES = ("ca.pem", "certificate.pem", "key.pem", "password")
+AGGREGATOR_KEY = "aggregator.pub"  # whose signature the device believes
 _KIB, _MIB = 2**10, 2**20
 INDEX_LIMIT = 64 * _KIB
-# The most bytes of each file. A pack has exactly these files, in this order.
+# The most bytes of each file. A pack has exactly these files, in this order; the last one may be
+# missing.
 LIMITS = {
     f"{BUNDLE}/{MANIFEST}": 4 * _MIB,
     **{f"{BUNDLE}/{name}": 512 * _MIB for name in FILES},
-    **{f"{CREDENTIALS}/{name}": 64 * _KIB for name in CREDENTIAL_FILES},
+    **{f"{CREDENTIALS}/{name}": 64 * _KIB for name in (*CREDENTIAL_FILES, AGGREGATOR_KEY)},
 }
 HIGHEST_VERSION = 2**53  # all readers of JSON represent whole numbers exactly up to here
 BLOCK = 512  # bytes; a tar file consists of such blocks
@@ -125,7 +128,7 @@ def parse_index(text: bytes) -> Index:
         good = False
     if not good:
         raise PackError("the pack's index does not state what it must.")
-    if list(files) != list(LIMITS):
+    if list(files) not in (list(LIMITS), list(LIMITS)[:-1]):
         raise PackError("the pack holds other files than a pack has.")
     for name, entry in files.items():
         if not _is_number(entry.bytes, 0, LIMITS[name]):

@@ -19,6 +19,7 @@ from broker.durable import claim, sync_path, write_file
 from firmware_sim.bundle.reader import file_digest
 from firmware_sim.errors import PackError
 from firmware_sim.packs.format import (
+    AGGREGATOR_KEY,
     BUNDLE,
     CREDENTIALS,
     INDEX,
@@ -48,6 +49,12 @@ class Installed:
 
     def credential(self, name: str) -> Path:
         return self.folder / CREDENTIALS / name
+
+    @property
+    def aggregator_key(self) -> Path | None:
+        """The file with the aggregator's public key; packs of earlier versions have none."""
+        has_one = f"{CREDENTIALS}/{AGGREGATOR_KEY}" in self.index.files
+        return self.credential(AGGREGATOR_KEY) if has_one else None
 
 
 class Packs:

@@ -26,6 +26,7 @@ _BROUGHT = (
     "ca_file",
     "certificate_file",
     "key_file",
+    "aggregator_key",
 )
 # A pack cannot set where it is kept, which key is trusted, which files are taken, and that nothing
 # is trained.
@@ -80,6 +81,7 @@ def _take_from(installed: Installed, args: argparse.Namespace) -> None:
     args.ca_file = installed.credential("ca.pem")
     args.certificate_file = installed.credential("certificate.pem")
     args.key_file = installed.credential("key.pem")
+    args.aggregator_key = installed.aggregator_key
     args.state = args.state / f"model-{index.model[:16]}"  # a checkpoint belongs to one model
 
 

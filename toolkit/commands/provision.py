@@ -86,6 +86,7 @@ def provision(
             "its files, restart it, replace every run.sh, and pack anew"
         )
     elif made.kept and made.added:
+        typer.echo(f"  {folder / 'aggregator' / 'members'} goes to the aggregator again")
         typer.echo("  send SIGHUP to a mosquitto that runs already, so that it lets them in")
 
 

@@ -4,8 +4,9 @@
     OUT/authority/       the authority's certificate and key, and the key that signs packs; they
                          must not leave the machine that provisions
     OUT/broker/          everything that mosquitto needs, and no secret of a client
-    OUT/aggregator/      the aggregator's credentials, and run.sh, which starts it with them
-    OUT/devices/<id>/    the same for a device; to be moved to the device, as a folder or in a pack
+    OUT/aggregator/      the aggregator's credentials, the key that signs its messages, the list of
+                         members, and run.sh, which starts it with them
+    OUT/devices/<id>/    a device's credentials; to be moved there, as a folder or in a pack
 
 The last three contain a systemd unit each.
 
@@ -50,8 +51,14 @@ from toolkit.provisioning.mosquitto_files import (
     read_hashes,
 )
 from toolkit.provisioning.private_files import check_private, make_folder, put, read, write
-from toolkit.provisioning.signing import PRIVATE, PUBLIC, prepare_signing
-from toolkit.provisioning.starting import KEPT, write_commands, write_device_unit
+from toolkit.provisioning.signing import (
+    AGGREGATOR_PUBLIC,
+    PRIVATE,
+    PUBLIC,
+    prepare_aggregator_key,
+    prepare_signing,
+)
+from toolkit.provisioning.starting import KEPT, MEMBERS, write_commands, write_device_unit
 from toolkit.provisioning.units import BROKER_UNIT, broker_unit
 
 DEFAULT_HOSTS = ("localhost", "127.0.0.1")
@@ -170,6 +177,7 @@ def remove(out: Path, device: str) -> None:
         known_fleet(out, device)
         left = {user: hashed for user, hashed in _hashes(out).items() if user != device}
         write(out / PASSWORDS, password_lines(left))
+        _write_members(out)
         shutil.rmtree(credentials_of(out, device), ignore_errors=True)
 
 
@@ -253,9 +261,21 @@ def _give_credentials(out: Path, fleet: Fleet, users: Sequence[str], validity: V
 def _write_commands(out: Path, fleet: Fleet) -> None:
     """Writes the start commands into every folder of credentials that still exists."""
     known = _hashes(out)
+    prepare_aggregator_key(out)
+    _write_members(out)
+    trust, aggregator_key = read(out / PUBLIC), read(out / AGGREGATOR_PUBLIC)
     for folder in (out / AGGREGATOR, *(out / "devices").iterdir()):
         if folder.name in known and folder.is_dir():
-            write_commands(folder, fleet.fleet, fleet.url, trust=read(out / PUBLIC))
+            write_commands(
+                folder, fleet.fleet, fleet.url, trust=trust, aggregator_key=aggregator_key
+            )
+
+
+def _write_members(out: Path) -> None:
+    """Writes the names that the aggregator lets in, one a line, if its folder is still here."""
+    if (out / AGGREGATOR).is_dir():
+        names = (user for user in _hashes(out) if user != AGGREGATOR)
+        write(out / AGGREGATOR / MEMBERS, "".join(f"{name}\n" for name in names))
 
 
 def credentials_of(out: Path, user: str) -> Path:

@@ -13,6 +13,7 @@ from broker.protocol.topics import AGGREGATOR
 from firmware_sim.bundle.reader import FILES, MANIFEST, open_bundle
 from firmware_sim.device.options import arguments as device_arguments
 from firmware_sim.packs.format import (
+    AGGREGATOR_KEY,
     BUNDLE,
     CREDENTIAL_FILES,
     CREDENTIALS,
@@ -33,7 +34,7 @@ from firmware_sim.packs.options import check_arguments
 from toolkit.errors import ProvisionError
 from toolkit.provisioning.fleet import credentials_of, known_fleet
 from toolkit.provisioning.private_files import check_private, read, write
-from toolkit.provisioning.signing import PRIVATE, signing_key
+from toolkit.provisioning.signing import AGGREGATOR_PUBLIC, PRIVATE, signing_key
 from toolkit.provisioning.units import DEVICE_UNIT, device_unit
 
 
@@ -76,7 +77,7 @@ def pack(
     own = credentials_of(provisioned, device)
     secrets = (provisioned / PRIVATE, own / "key.pem", own / "password")
     check_private(*secrets, allow=allow_readable_keys)
-    contents = _contents(bundle, own)
+    contents = _contents(bundle, own, provisioned / AGGREGATOR_PUBLIC)
     index = Index(
         fleet=fleet,
         device=device,
@@ -112,12 +113,16 @@ def archive(members: Mapping[str, bytes]) -> bytes:
     return b"".join((*chain.from_iterable(parts), END))
 
 
-def _contents(bundle: Path, credentials: Path) -> dict[str, bytes]:
-    """Returns all files of the pack, in the order of the format."""
+def _contents(bundle: Path, credentials: Path, aggregator_key: Path) -> dict[str, bytes]:
+    """Returns all files of the pack, in the order of the format; the key if the fleet has one."""
     sources = {f"{BUNDLE}/{name}": bundle / name for name in (MANIFEST, *FILES)}
     sources |= {f"{CREDENTIALS}/{name}": credentials / name for name in CREDENTIAL_FILES}
+    if aggregator_key.exists():
+        sources[f"{CREDENTIALS}/{AGGREGATOR_KEY}"] = aggregator_key
     contents = {}
     for name, most in LIMITS.items():
+        if name not in sources:
+            continue
         try:
             contents[name] = sources[name].read_bytes()
         except FileNotFoundError as error:

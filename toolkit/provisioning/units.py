@@ -6,7 +6,8 @@ failure; with StartLimitIntervalSec=0 systemd does not limit the number of start
 
 A program that failed because of its environment is always restarted: the owner of the broker may
 admit it later, and a device looks for a new pack at each start. Only after a wrong command line
-(exit code 2) a restart cannot help.
+(exit code 2) a restart cannot help, and an aggregator that a newer one has replaced (exit code 4)
+must not come back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ AGGREGATOR_UNIT = "stemshare-aggregator.service"
 BROKER_UNIT = "stemshare-broker.service"
 AGGREGATOR_OPTIONS = "options"
 _USAGE = 2  # exit code after a wrong command line
+_SUPERSEDED = 4  # exit code of an aggregator that a newer one of its fleet has replaced
 _STOPPED = 130  # exit code of a device after SIGTERM
 _WAIT_SECONDS = 300  # the longest that broker.backoff waits
 _DEVICE_WATCHDOG = "10min"  # an evaluation on a slow board gives no sign of life
@@ -77,7 +79,7 @@ StartLimitIntervalSec=0
 User=stemshare
 StateDirectory=stemshare-device
 StateDirectoryMode=0700
-{_running(command, f"{state}/failures", _DEVICE_WATCHDOG)}
+{_running(command, f"{state}/failures", _DEVICE_WATCHDOG, _USAGE)}
 SuccessExitStatus={_STOPPED}
 # memory_cap_mib of the profile; the device itself stops cleanly when it has taken so much.
 MemoryMax={memory_cap_mib}M
@@ -90,20 +92,26 @@ WantedBy=multi-user.target
 """
 
 
-def aggregator_unit(fleet: str, url: str, host: Profile) -> str:
+def aggregator_unit(fleet: str, url: str, host: Profile, *, signed: bool) -> str:
     """Returns the unit of the aggregator on a machine with the profile `host`.
 
-    With LoadCredential= only systemd can read the files of the password and the key.
+    With LoadCredential= only systemd can read the files of the password and the keys. The list of
+    members is read in its place, since it may change while the aggregator runs.
     """
     state = "/var/lib/stemshare-aggregator"
     folder = f"{CONFIGURATION}/aggregator"
-    files = ("password", "ca.pem", "certificate.pem", "key.pem")
+    files = ["password", "ca.pem", "certificate.pem", "key.pem"]
+    signing = ""
+    if signed:
+        files.append("signing.key")
+        signing = "--signing-key %d/signing.key "
     credentials = "\n".join(f"LoadCredential={name}:{folder}/{name}" for name in files)
     # A third of the memory for incoming updates; outgoing messages may take the same.
     command = (
         f"{PYTHON} -m broker.aggregator --fleet {fleet} --broker {url} --user aggregator "
         "--password-file %d/password --ca-file %d/ca.pem --certificate-file %d/certificate.pem "
-        f"--key-file %d/key.pem --state {state} --inbox-mib {host.memory_cap_mib // 3} $OPTIONS"
+        f"--key-file %d/key.pem {signing}--members {folder}/members --state {state} "
+        f"--inbox-mib {host.memory_cap_mib // 3} $OPTIONS"
     )
     return f"""\
 [Unit]
@@ -118,7 +126,7 @@ StateDirectory=stemshare-aggregator
 StateDirectoryMode=0700
 {credentials}
 EnvironmentFile={folder}/{AGGREGATOR_OPTIONS}
-{_running(command, f"{state}/failures", _AGGREGATOR_WATCHDOG)}
+{_running(command, f"{state}/failures", _AGGREGATOR_WATCHDOG, _USAGE, _SUPERSEDED)}
 # memory_cap_mib of profile {host.name}
 MemoryMax={host.memory_cap_mib}M
 
@@ -161,8 +169,8 @@ WantedBy=multi-user.target
 """
 
 
-def _running(command: str, failures: str, watchdog: str) -> str:
-    """Returns the lines for start, watchdog and restart."""
+def _running(command: str, failures: str, watchdog: str, *final: int) -> str:
+    """Returns the lines for start, watchdog and restart, but after the `final` exit codes."""
     return f"""\
 Type=notify
 Environment=PYTHONUNBUFFERED=1
@@ -173,4 +181,4 @@ TimeoutStartSec={2 * _WAIT_SECONDS}s
 WatchdogSec={watchdog}
 Restart=on-failure
 RestartSec=1s
-RestartPreventExitStatus={_USAGE}"""
+RestartPreventExitStatus={" ".join(map(str, final))}"""

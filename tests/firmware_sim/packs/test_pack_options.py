@@ -70,9 +70,22 @@ def test_a_pack_brings_everything_and_the_user_has_the_last_word(
     files = (args.password_file, args.ca_file, args.certificate_file, args.key_file)
     names = ("password", "ca.pem", "certificate.pem", "key.pem")
     assert files == tuple(installed / "credentials" / name for name in names)
+    assert args.aggregator_key == installed / "credentials" / "aggregator.pub"
+    key = (farm / "aggregator.pub").read_bytes()
+    assert args.aggregator_key.read_bytes() == key
     assert args.state == state / f"model-{model[:16]}"
     (event,) = map(json.loads, log.getvalue().splitlines())
     assert (event["event"], event["version"]) == ("pack", 4)
+
+
+def test_a_pack_without_the_aggregators_key_is_installed_too(
+    farm: Path, digits_bundle: Bundle, log: io.StringIO, tmp_path: Path
+) -> None:
+    """Packs of earlier versions have none: such a device believes what it gets."""
+    (farm / "aggregator.pub").unlink()
+    file = packed(farm, digits_bundle, 4, "--task", "digits")
+    args = options(log, "--pack", file, "--state", tmp_path / "state")
+    assert (args.id, args.aggregator_key) == ("pi-1", None)
 
 
 def test_a_refused_pack_leaves_the_installed_one(

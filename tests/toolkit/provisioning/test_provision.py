@@ -17,12 +17,15 @@ from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from broker.aggregator import __main__ as aggregator
+from broker.aggregator.signing import read_signing_key
 from broker.brokers.mosquitto_process import free_port, mosquitto_path
+from broker.protocol.ed25519 import is_signed
 from broker.protocol.topics import Topics
 from broker.transport.address import Credentials, parse_address
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Connected
 from firmware_sim.device import options as device
+from firmware_sim.packs.format import read_key
 from profiles.errors import StemshareError
 from toolkit.errors import CertificateError
 from toolkit.provisioning.certificates import (
@@ -218,7 +221,8 @@ def test_a_second_run_adds_a_device_and_keeps_every_byte(
     passwords = "broker/passwords"
     assert after[passwords].startswith(before[passwords])
     assert read_hashes(after[passwords].decode()).keys() == {"aggregator", "one", "two", "three"}
-    changed = {n for n in after if after[n] != before.get(n)} - {passwords}
+    assert after["aggregator/members"] == b"one\ntwo\nthree\n"
+    changed = {n for n in after if after[n] != before.get(n)} - {passwords, "aggregator/members"}
     assert changed == {n for n in after if n.startswith("devices/three/")}
     assert before.keys() <= after.keys()
 
@@ -307,8 +311,60 @@ def test_removal_takes_the_device_and_nothing_else(farm: Provisioned, listing: L
     after = listing(farm.folder)
     gone = before.keys() - after.keys()
     assert gone == {name for name in before if name.startswith("devices/one/")}
-    assert {name for name in after if after[name] != before[name]} == {"broker/passwords"}
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"broker/passwords", "aggregator/members"}
+    assert after["aggregator/members"] == b"two\n"
     assert list(read_hashes(after["broker/passwords"].decode())) == ["aggregator", "two"]
+
+
+# The aggregator's key
+
+
+def test_devices_have_the_public_half_of_the_key_that_the_aggregator_signs_with(
+    farm: Provisioned, listing: Listing
+) -> None:
+    signing = read_signing_key(farm.credentials("aggregator") / "signing.key")
+    for name in ("one", "two"):
+        key = read_key(farm.credentials(name) / "aggregator.pub")
+        assert is_signed(b"hello", signing.signer.sign(b"hello"), key)
+    holders = [n for n in listing(farm.folder) if n.endswith("signing.key")]
+    assert holders == ["aggregator/signing.key"]
+
+
+def test_a_fleet_of_an_earlier_version_gets_a_key_at_the_next_run(
+    farm: Provisioned, listing: Listing
+) -> None:
+    now = listing(farm.folder)
+    for name in now:
+        if name.endswith(("signing.key", "aggregator.pub", "members")):
+            (farm.folder / name).unlink()
+    provision("farm", [], farm.folder)
+    after = listing(farm.folder)
+    assert after.keys() == now.keys()
+    assert after["aggregator.pub"] == after["devices/one/aggregator.pub"] != now["aggregator.pub"]
+    assert b"--signing-key" in after["aggregator/run.sh"]
+    assert b"--aggregator-key" in after["devices/one/run.sh"]
+
+
+def test_the_key_of_a_fleet_is_never_replaced(farm: Provisioned, tmp_path: Path) -> None:
+    """Neither by rotation, nor when the aggregator's folder has gone to the aggregator."""
+    private = farm.credentials("aggregator") / "signing.key"
+    before, public = private.read_bytes(), (farm.folder / "aggregator.pub").read_bytes()
+    rotate(farm.folder, "aggregator")
+    provision("farm", ["three"], farm.folder)
+    assert private.read_bytes() == before
+    assert (farm.credentials("three") / "aggregator.pub").read_bytes() == public
+    farm.credentials("aggregator").rename(tmp_path / "moved")
+    provision("farm", ["four"], farm.folder)
+    assert not private.exists()
+    assert (farm.credentials("four") / "aggregator.pub").read_bytes() == public
+
+
+def test_a_run_that_was_cut_off_keeps_the_key_that_it_made(farm: Provisioned) -> None:
+    public = (farm.folder / "aggregator.pub").read_bytes()
+    (farm.folder / "aggregator.pub").unlink()
+    provision("farm", [], farm.folder)
+    assert (farm.folder / "aggregator.pub").read_bytes() == public
 
 
 # Refusals

@@ -57,6 +57,8 @@ def test_the_aggregator_may_take_what_a_gateways_profile_says(units: dict[str, P
     assert "--broker mqtts://localhost:8883 " in command
     assert "stemshare-broker.service" in aggregator["After"][0].split()
     files = {credential.partition(":")[0] for credential in aggregator["LoadCredential"]}
+    assert "--members /etc/stemshare/aggregator/members " in command
+    assert "--signing-key %d/signing.key " in command
     assert files == set(re.findall(r"%d/(\S+)", command)), "what is used is what is handed over"
 
 
@@ -65,7 +67,8 @@ def test_they_are_watched_started_again_and_confined(name: str, units: dict[str,
     unit = settings(units[name])
     assert unit["Type"] == ["notify"]
     assert unit["WatchdogSec"] and unit["Restart"] == ["on-failure"]
-    assert unit["RestartPreventExitStatus"] == ["2"]
+    final = {DEVICE: "2", AGGREGATOR: "2 4"}  # 4: a newer aggregator has the fleet
+    assert unit["RestartPreventExitStatus"] == [final[name]]
     (before,), (after,) = unit["ExecStartPre"], unit["ExecStopPost"]
     assert before.replace(" wait ", " ended ") == after
     for hardening in ("NoNewPrivileges", "PrivateTmp", "MemoryDenyWriteExecute"):
