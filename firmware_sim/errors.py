@@ -11,6 +11,7 @@ StemshareError
 ├── TaskError           a task cannot be made, restored or trained
 ├── Diverged            training diverged
 ├── FleetRefused        the broker or the aggregator refuses this device
+├── Implausible         a message that the device does not act upon (also a WireError)
 └── Stopped             the user asked for a stop (exit code 130)
     └── CapReached      the memory cap asked for it (exit code 3)
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from broker.errors import WireError
 from profiles.errors import INTERRUPTED, StemshareError
 
 CAP_REACHED = 3  # exit code of a device that stopped at its memory cap
@@ -63,6 +65,10 @@ class Diverged(StemshareError):
 
 class FleetRefused(StemshareError):
     """The broker or the aggregator refuses this device."""
+
+
+class Implausible(WireError):
+    """A message that may be well-formed, and that this device does not act upon."""
 
 
 class Stopped(StemshareError):

@@ -17,6 +17,8 @@ from broker.protocol.topics import Topics
 from broker.protocol.wire import Array
 from broker.transport.channel import Channel
 
+STATE_ROUNDS = 100  # at most, between two publications of the state: devices bound rounds by it
+
 
 def announcement(
     status: str, contract: Contract, settings: Settings, epochs: Epochs, *, round: int
@@ -60,11 +62,14 @@ class Publisher:
         self._epochs = epochs
         self._downlink = downlink
         self._signer = signer
+        self._announced = 0  # the round that the state last published says
         self._encoded: tuple[int, bytes] | None = None  # the round, and its θ_shared
 
-    def state(self, status: str) -> None:
-        """Publishes that the aggregator is "online", "offline" or "finished"."""
+    def state(self, *, gone: bool = False) -> None:
+        """Publishes that the aggregator is "online", "offline" (gone) or "finished"."""
         topic, coordinator = self._topics.aggregator_state, self._coordinator
+        status = "finished" if coordinator.finished else "offline" if gone else "online"
+        self._announced = coordinator.state.round
         state = announcement(
             status,
             self._contract,
@@ -77,6 +82,8 @@ class Publisher:
     def shared(self) -> None:
         """Publishes θ_shared for all devices."""
         self._channel.publish(self._topics.shared, self._shared(), retain=True)
+        if self._coordinator.finished:  # devices believe that it is the last one by the state alone
+            self.state()
 
     def replies(self, devices: Iterable[str]) -> None:
         """Publishes θ_shared for each of these devices, on its own topic."""
@@ -101,6 +108,8 @@ class Publisher:
     def _shared(self) -> bytes:
         """θ_shared as a message; signed for the topic of all, whichever topic it goes to."""
         state = self._coordinator.state
+        if state.round - self._announced >= STATE_ROUNDS:
+            self.state()
         if self._encoded is None or self._encoded[0] != state.round:
             message = Shared(
                 run=state.run,

@@ -134,7 +134,7 @@ class Aggregator:
         ):
             self.poll()
         status = "finished" if coordinator.finished else "offline"
-        self._publish.state(status)
+        self._publish.state(gone=True)
         self._publish_metrics()
         if self._connected or coordinator.finished:  # without a link there is nothing to wait for
             self._publish.flush(3.0)
@@ -337,7 +337,7 @@ class Aggregator:
     def _publish_state(self) -> None:
         self._state_published = self._clock()
         self._state_due = self._state_published + STATE_SECONDS
-        self._publish.state("online")
+        self._publish.state()
 
     def _publish_metrics(self) -> None:
         self._metrics_due = self._clock() + METRICS_SECONDS

@@ -30,6 +30,7 @@ from firmware_sim.device.options import (
     task_options,
 )
 from firmware_sim.errors import CapReached, Stopped
+from firmware_sim.packs.format import read_key
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.training.checkpoint import claim_state
 from firmware_sim.training.limits import (
@@ -165,6 +166,8 @@ def _agent(args: argparse.Namespace, bundle: Bundle, rounds: Rounds, log: Log) -
             "runtime": rounds.learner.model.runtime,
         },
         encoding=profile.update_quantisation,
+        key=read_key(args.aggregator_key) if args.aggregator_key else None,
+        guard=args.guard,
     )
 
 

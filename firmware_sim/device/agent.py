@@ -3,7 +3,8 @@
     join → wait for θ_shared → train a round → send the update → wait for the verdict → …
 
 Every message may be lost or arrive twice. An update without an answer is sent again with the same
-nonce, the aggregator applies it once, and every update is on disk before it is sent.
+nonce, the aggregator applies it once, and every update is on disk before it is sent. Any message
+may be forged: what is not signed (where there is a key) or not plausible is ignored.
 """
 
 from __future__ import annotations
@@ -17,14 +18,24 @@ from typing import Any
 from broker.errors import WireError
 from broker.log import Log
 from broker.metrics import metrics_text
-from broker.protocol.messages import DeviceState, Reason, Shared, Update, from_bytes, to_bytes
+from broker.protocol.messages import (
+    DeviceState,
+    Reason,
+    Shared,
+    Update,
+    from_bytes,
+    to_bytes,
+)
 from broker.protocol.quantisation import widened
 from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics
 from broker.transport.channel import Broken, Channel, Message
 from broker.transport.transport import Connected, Disconnected
+from firmware_sim.device.adoption import Adoption
 from firmware_sim.device.compression import Compression
 from firmware_sim.device.fleet_view import FleetView
+from firmware_sim.device.ignored import Ignored
+from firmware_sim.device.refusals import Refusals
 from firmware_sim.errors import FleetRefused
 from firmware_sim.training.checkpoint import Checkpoint
 from firmware_sim.training.rounds import Rounds
@@ -32,6 +43,7 @@ from firmware_sim.training.rounds import Rounds
 # The update came at the wrong time; the device continues from the newest θ_shared. Any other
 # refusal is caused by this device and would be repeated.
 _GO_ON = {
+    Reason.EARLY,
     Reason.LATE,
     Reason.FOREIGN,
     Reason.REPLAYED,
@@ -59,8 +71,11 @@ class Agent:
         log: Log,
         about: Mapping[str, Any],
         compression: Compression,
+        key: bytes | None = None,
+        guard: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """With `key` it believes only signed messages; for `guard` see `adoption.py`."""
         self._device = device
         self._slice = shared
         self._rounds = rounds
@@ -75,13 +90,19 @@ class Agent:
         self._first_patience = min(_ASK_SECONDS, rounds.plan.resend_seconds)
         self._birth = DeviceState.birth(device, shared, about, instance=secrets.token_hex(8))
         self._known_aggregator = ""  # the instance that has seen our birth
+        self._adoption = Adoption(rounds, log, guard=guard)
         self._view = FleetView(
             device,
             topics,
             limit=limit,
             fingerprint=shared.fingerprint,
-            fits=lambda shared: self._learner.fits(widened(shared.tensors)),
+            key=key,
+            judge=self._adoption.judge,
+            clock=clock,
         )
+        self._has_key = key is not None
+        self._ignored = Ignored(log, clock)
+        self._refusals = Refusals()  # of the birth
         self._linked = False
         self._run = ""  # of the checkpoint
         self._unanswered = b""  # the update that waits for its verdict
@@ -96,7 +117,8 @@ class Agent:
             self._deliver(left.outbox)
             shared = self._next_shared()
         while not shared.last:
-            self._deliver(self._train(shared, left))
+            if update := self._train(shared, left):
+                self._deliver(update)
             left = None
             shared = self._next_shared()
         return self._finish(shared)
@@ -113,10 +135,15 @@ class Agent:
     # --- one round ------------------------------------------------------------------------
 
     def _train(self, shared: Shared, left: Checkpoint | None) -> bytes:
-        """Trains the round that starts from `shared`; the update is durable when this returns."""
+        """Trains the round that starts from `shared`; the update is durable when this returns.
+
+        Returns nothing if the device does not send what it has learnt: it did not start from
+        `shared`, and Δ from another θ would be no update of it.
+        """
         assert self._view.aggregator is not None
         exchange, run, number = self._view.aggregator.exchange, shared.run, shared.round
         scores: dict[str, float] = {}
+        adopted = True
         # In mode async no round is awaited, so one from the checkpoint counts whenever it is done.
         waiting = self._view.aggregator.mode != "async"
         if left and left.base and left.run == run and not (waiting and left.round != number):
@@ -124,12 +151,16 @@ class Agent:
         else:
             if left and left.base:
                 self._learner.learnt(left.base, exchange)  # of a round that is over: not sent
-            self._learner.adopt(shared.tensors)
+            scores, adopted = self._adoption.adopt(shared, self._view.aggregator)
             base, done = self._learner.shared(), 0
-            scores = self._rounds.evaluate(number)
         self._compression.enter(run)
         loss = self._rounds.train(run=run, round=number, exchange=exchange, base=base, done=done)
         learnt = self._learner.learnt(base, exchange)
+        if not adopted:
+            self._after = run, number
+            self._rounds.save(run=run, round=number, done=self._rounds.plan.steps)
+            self._publish_metrics(round=number, train_loss=loss, **scores)
+            return b""
         everything = shared.fingerprint == self._slice.fingerprint
         update = to_bytes(
             Update(
@@ -155,24 +186,32 @@ class Agent:
         update = from_bytes(Update, payload, limit=self._limit)
         self._unanswered = payload
         self._after = update.run, update.round
+        refusals = Refusals()
         self._send()
         sent = self._clock()
-        while not self._answered(update):
+        while not self._answered(update, refusals):
             self._look(self._patience)
-            if self._clock() - sent > self._rounds.plan.resend_seconds and self._all_is_sent():
+            if self._clock() - sent > self._patience_with(refusals) and self._all_is_sent():
                 self._log.event("resending", round=update.round)
                 self._send()
+                refusals.asked()
                 sent = self._clock()
         self._unanswered = b""
 
-    def _answered(self, update: Update) -> bool:
+    def _answered(self, update: Update, refusals: Refusals) -> bool:
         verdict, shared = self._view.verdict, self._view.shared
         if verdict is not None and verdict.nonce == update.nonce:
-            if not verdict.accepted:
-                self._log.event("refused", round=update.round, reason=verdict.reason)
-                if verdict.reason not in _GO_ON:
-                    raise FleetRefused(f"the aggregator refused an update: {verdict.text}")
-            return True
+            self._view.verdict = None
+            if verdict.accepted:
+                return True
+            self._log.event("refused", round=update.round, reason=verdict.reason)
+            if verdict.reason == Reason.EARLY:  # θ_shared was forged, or a backup was restored
+                self._view.forget_shared()
+                self._after = None
+            if verdict.reason in _GO_ON:
+                return True
+            if refusals.refused():
+                raise FleetRefused(f"the aggregator refused an update: {verdict.text}")
         return shared is not None and not self._is_open(update.run, update.round, shared)
 
     def _is_open(self, run: str, round: int, shared: Shared) -> bool:
@@ -183,8 +222,8 @@ class Agent:
         return self._view.aggregator.mode == "async" or shared.round <= round
 
     def _finish(self, shared: Shared) -> dict[str, float]:
-        self._learner.adopt(shared.tensors)
-        scores = self._rounds.evaluate(shared.round, last=True)
+        assert self._view.aggregator is not None
+        scores, _ = self._adoption.adopt(shared, self._view.aggregator)
         self._rounds.save(run=shared.run, round=shared.round, done=0)
         self._publish_metrics(round=shared.round, **scores)
         self._log.event("finished", round=shared.round, **scores)
@@ -194,7 +233,7 @@ class Agent:
 
     def _next_shared(self) -> Shared:
         """Waits for a θ_shared that this device has not yet sent an update for."""
-        asked, patience, reported = self._clock(), self._first_patience, False
+        asked, first, reported = self._clock(), True, False
         self._log.progress("waiting for the fleet")
         while True:
             while self._look(0.0):
@@ -203,14 +242,24 @@ class Agent:
             if shared is not None and self._is_next(shared):
                 return replace(shared, tensors=widened(shared.tensors))
             self._look(self._patience)
+            patience = self._first_patience if first else self._patience_with(self._refusals)
             if self._clock() - asked > patience and self._all_is_sent():
+                self._view.look_behind_fence()
                 self._announce()  # so that a lost verdict or reply is sent again
-                asked, patience = self._clock(), self._rounds.plan.resend_seconds
+                if self._view.lacks_shared:
+                    self._adoption.asked()
+                asked, first = self._clock(), False
                 if not reported and (reason := self._why_nothing_comes()):
                     self._log.event("waiting", reason=reason)
                     reported = True
 
+    def _patience_with(self, refusals: Refusals) -> float:
+        """Seconds until the device asks again; a refusal is to be confirmed soon."""
+        return self._first_patience if refusals.pending else self._rounds.plan.resend_seconds
+
     def _why_nothing_comes(self) -> str:
+        if self._has_key and self._view.aggregator is None and self._ignored.unsigned:
+            return "the aggregator does not sign with the fleet's key; start it with --signing-key."
         if self._view.joined and self._view.lacks_shared:
             return "joined, but the broker has delivered no θ_shared; asked the aggregator for it."
         status = self._view.aggregator.status if self._view.aggregator else "offline"
@@ -246,21 +295,23 @@ class Agent:
             case Message(topic, payload):
                 self._learn_from(topic, payload)
             case Broken(topic, error):
-                self._log.event("ignored", topic=topic, text=str(error))
+                self._ignored.count(topic, error)
         return event is not None
 
     def _learn_from(self, topic: str, payload: bytes) -> None:
-        was_joined = self._view.joined
+        was_joined, last_join = self._view.joined, self._view.join
         try:
             self._view.take(topic, payload)
         except WireError as error:
-            self._log.event("ignored", topic=topic, text=str(error))
-            return
+            self._ignored.count(topic, error)
         join, aggregator = self._view.join, self._view.aggregator
         if aggregator and aggregator.status == "online" and self._is_new(aggregator.instance):
             self._announce()  # not every broker has given it the retained birth
-        if join and aggregator and join.run == aggregator.run and not join.accepted:
-            raise FleetRefused(f"the aggregator refused this device: {join.text}")
+        if join and join is not last_join and aggregator and join.run == aggregator.run:
+            if join.accepted:
+                self._refusals.accepted()
+            elif self._refusals.refused():
+                raise FleetRefused(f"the aggregator refused this device: {join.text}")
         if self._view.joined and not was_joined:
             self._log.event("joined", run=join.run if join else "")
 
@@ -278,6 +329,7 @@ class Agent:
 
         Not every broker delivers retained messages to a subscription with a wildcard.
         """
+        self._refusals.asked()
         birth = replace(self._birth, asks=self._view.lacks_shared)
         self._channel.publish(self._topics.state(self._device), to_bytes(birth), retain=True)
 
@@ -286,5 +338,10 @@ class Agent:
             self._channel.publish(self._topics.update(self._device), self._unanswered)
 
     def _publish_metrics(self, **values: float) -> None:
+        values |= {
+            "ignored_unsigned": self._ignored.unsigned,
+            "ignored_implausible": self._ignored.implausible,
+            "score_collapsed": self._adoption.collapses,
+        }
         text = metrics_text({f"device_{name}": value for name, value in values.items()})
         self._channel.publish(self._topics.metrics(self._device), text.encode(), retain=True)

@@ -67,9 +67,14 @@ def make_agent(
     log: Log,
     about: Mapping[str, Any] | None = None,
     encoding: str = "float32",
+    key: bytes | None = None,
+    guard: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Agent:
-    """Connects a device that trains `rounds` to its fleet; `limit` is the largest message."""
+    """Connects a device that trains `rounds` to its fleet; `limit` is the largest message.
+
+    With `key` it believes only what the holder has signed.
+    """
     gone = to_bytes(DeviceState(device=device, online=False))
     channel = open_channel(
         client_id=topics.client_id(device),
@@ -87,5 +92,7 @@ def make_agent(
         log=log,
         about=about or {},
         compression=Compression(encoding, rounds.residual),
+        key=key,
+        guard=guard,
         clock=clock,
     )

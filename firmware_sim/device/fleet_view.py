@@ -1,18 +1,26 @@
-"""The state of the fleet, as a device knows it from received messages; no I/O."""
+"""What a device believes of its fleet, from the messages it has received; pure, no I/O."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 
-from broker.errors import WireError
 from broker.protocol.messages import AggregatorState, Shared, Verdict, from_bytes
 from broker.protocol.topics import Topics
+from firmware_sim.device.plausibility import check_state
+from firmware_sim.errors import Implausible
 
-_RUNS = 2  # θ_shared is kept for the aggregator's run and for one that may follow it
+_RUNS = 4  # whose newest epoch is known
+_FENCE_SECONDS = 90.0  # three intervals of the aggregator's state
 
 
 class FleetView:
-    """The newest message of each kind; messages may arrive twice, late and in any order."""
+    """The newest believed message of each kind; messages may arrive twice, late and in any order.
+
+    With a key, messages that its holder has not signed raise `Unsigned`. A message that the device
+    should not act upon raises `Implausible`. Neither changes anything.
+    """
 
     def __init__(
         self,
@@ -21,23 +29,25 @@ class FleetView:
         *,
         limit: int,
         fingerprint: str,
-        fits: Callable[[Shared], bool] = lambda shared: True,
+        key: bytes | None = None,
+        judge: Callable[[Shared, AggregatorState], None] = lambda shared, state: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A θ_shared that does not `fits` is no message: the one before it stays the newest."""
+        """`judge` raises `Implausible` for a θ_shared of the aggregator's run not to be adopted."""
         self._device = device
-        self._fits = fits
         self._topics = topics
         self._limit = limit
         self._fingerprint = fingerprint
-        self._shared: dict[str, Shared] = {}  # by run
+        self._key = key
+        self._judge = judge
+        self._clock = clock
+        self._waiting: dict[str, Shared] = {}  # by run, not judged yet
+        self._epochs: dict[str, tuple[int, float]] = {}  # by run: the newest, and when it came
+        self._fenced: AggregatorState | None = None  # the last one that a newer epoch kept out
+        self.shared: Shared | None = None  # the newest θ_shared of the aggregator's run
         self.aggregator: AggregatorState | None = None
         self.join: Verdict | None = None
         self.verdict: Verdict | None = None  # the last one about an update
-
-    @property
-    def shared(self) -> Shared | None:
-        """The newest θ_shared of the aggregator's run."""
-        return None if self.aggregator is None else self._shared.get(self.aggregator.run)
 
     @property
     def lacks_shared(self) -> bool:
@@ -48,34 +58,82 @@ class FleetView:
 
     @property
     def joined(self) -> bool:
-        """Whether the aggregator of this run has accepted this device."""
+        """Whether the aggregator of this run has accepted this device's birth."""
         mine = self.aggregator and self.join and self.join.run == self.aggregator.run
         return bool(mine and self.join and self.join.accepted)
 
     def take(self, topic: str, payload: bytes) -> None:
-        """Updates the view from a message; raises `WireError` if it is none."""
-        topics, device = self._topics, self._device
+        """Stores what a message says; raises `WireError` if it is not to be believed."""
+        topics, device, key = self._topics, self._device, self._key
         if topic == topics.aggregator_state:
-            self.aggregator = from_bytes(AggregatorState, payload)
-            self._shared = {r: s for r, s in self._shared.items() if r == self.aggregator.run}
-        elif topic in (topics.shared, topics.reply(device)):
-            self._take_shared(from_bytes(Shared, payload, limit=self._limit))
+            self._take_state(from_bytes(AggregatorState, payload, topic=topic, key=key))
+        elif topic in (topics.shared, topics.reply(device)):  # signed for the topic of all
+            shared = from_bytes(Shared, payload, limit=self._limit, topic=topics.shared, key=key)
+            self._take_shared(shared)
         elif topic == topics.verdict(device):
-            verdict = from_bytes(Verdict, payload)
+            verdict = from_bytes(Verdict, payload, topic=topic, key=key)
             if verdict.about != "join":
                 self.verdict = verdict
-            elif verdict.nonce in ("", self._fingerprint):  # another: of an earlier bundle
+            elif verdict.nonce in ("", self._fingerprint):  # otherwise: of an earlier bundle
                 self.join = verdict
 
+    def forget_shared(self) -> None:
+        """Drops θ_shared: the aggregator has said that it is not in that round."""
+        self.shared = None
+
+    def look_behind_fence(self) -> None:
+        """Believes a state that was kept out by an epoch which nobody has repeated since."""
+        if state := self._fenced:
+            with contextlib.suppress(Implausible):
+                self._take_state(state)
+
+    def _take_state(self, state: AggregatorState) -> None:
+        check_state(state, self.aggregator if self.joined else None)
+        self._check_epoch(state)
+        if self.aggregator is None or self.aggregator.run != state.run:
+            self.shared = None
+        self.aggregator = state
+        if shared := self._waiting.pop(state.run, None):
+            self._take_shared(shared)
+
+    def _check_epoch(self, state: AggregatorState) -> None:
+        now = self._clock()
+        newest, seen = self._epochs.pop(state.run, (state.epoch, now))
+        if state.epoch < newest and now - seen < _FENCE_SECONDS:
+            self._epochs[state.run] = newest, seen
+            self._fenced = state
+            raise Implausible("this is the state of an aggregator that a newer one has replaced.")
+        self._epochs[state.run] = state.epoch, now
+        self._fenced = None
+        if len(self._epochs) > _RUNS:
+            del self._epochs[next(iter(self._epochs))]
+
     def _take_shared(self, shared: Shared) -> None:
-        """Keeps other runs too: θ_shared of a new run may arrive before the aggregator's state."""
-        known = self._shared.get(shared.run)
+        """Stores those of other runs too: a new run's may arrive before the state that names it."""
+        state = self.aggregator
+        if state is None or state.run != shared.run or (shared.last and not _ended(state, shared)):
+            self._let_wait(shared)
+            return
+        known = self.shared
         if known is not None and (shared.round, shared.last) <= (known.round, known.last):
             return
-        if not self._fits(shared):
-            raise WireError("the fleet's θ_shared does not fit this bundle, or is not finite.")
-        self._shared[shared.run] = shared
-        own = self.aggregator.run if self.aggregator else None
-        others = [run for run in self._shared if run != own]
-        if len(self._shared) > _RUNS:
-            del self._shared[others[0]]
+        self._judge(shared, state)
+        self.shared = shared
+
+    def _let_wait(self, shared: Shared) -> None:
+        known = self._waiting.pop(shared.run, shared)
+        newer = (shared.round, shared.last) >= (known.round, known.last)
+        self._waiting[shared.run] = shared if newer else known
+        own = self.aggregator.run if self.aggregator else ""
+        for run in [run for run in self._waiting if run != own][:-1]:
+            del self._waiting[run]  # of other runs the last one that came may be the next
+
+
+def _ended(state: AggregatorState, shared: Shared) -> bool:
+    """Whether the aggregator's state says, too, that this θ_shared is the last one.
+
+    One of an earlier version, without an instance, says so only after its devices have left.
+    """
+    if not state.instance:
+        return True
+    return state.status == "finished" and state.round == shared.round

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -19,6 +19,7 @@ FILE = "checkpoint.safetensors"
 FORMAT = 2
 _FIELDS = {"device", "bundle", "run", "round", "steps_done", "residual_run"}
 _LEARNER, _BASE, _OUTBOX, _RESIDUAL = "learner/", "base/", "outbox", "residual/"
+_TRUSTED = "trusted/"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,6 +40,25 @@ class Residual:
 
     run: str = ""
     tensors: Tensors = field(default_factory=dict)
+
+
+@dataclass
+class Trusted:
+    """The θ_shared adopted last and found good, and the jumps to it and to those before.
+
+    `firmware_sim.device.plausibility` judges by it, and a device with --guard returns to it.
+    Checkpoints of earlier versions have none.
+    """
+
+    run: str = ""
+    round: int = 0
+    accuracy: float | None = None  # with it, on the held-out data, if that was measured
+    jumps: dict[str, list[float]] = field(default_factory=dict)  # of each tensor, the newest last
+    tensors: Tensors = field(default_factory=dict)
+
+    def fields(self) -> dict[str, Any]:
+        """Returns all but the tensors, as JSON holds it."""
+        return {name: value for name, value in vars(self).items() if name != "tensors"}
 
 
 def claim_state(folder: Path) -> BinaryIO:
@@ -70,6 +90,11 @@ class Checkpoints:
         """It is written with every checkpoint, and restored by `load`."""
         return Residual()
 
+    @cached_property
+    def trusted(self) -> Trusted:
+        """It is written with every checkpoint, and restored by `load`."""
+        return Trusted()
+
     def save(self, checkpoint: Checkpoint) -> None:
         fields = {
             "format": FORMAT,
@@ -78,11 +103,13 @@ class Checkpoints:
             "round": checkpoint.round,
             "steps_done": checkpoint.steps_done,
             "residual_run": self.residual.run,
+            "trusted": self.trusted.fields(),
         }
         tensors: dict[str, Array] = {
             **{_LEARNER + name: value for name, value in checkpoint.learner.items()},
             **{_BASE + name: value for name, value in checkpoint.base.items()},
             **{_RESIDUAL + name: value for name, value in self.residual.tensors.items()},
+            **{_TRUSTED + name: value for name, value in self.trusted.tensors.items()},
             _OUTBOX: np.frombuffer(checkpoint.outbox, np.uint8),
         }
         try:
@@ -107,6 +134,9 @@ class Checkpoints:
         # A copy: it outlives the checkpoint, whose tensors are views into one large block.
         kept = below(_RESIDUAL, stored.tensors)
         self.residual.tensors = {name: value.copy() for name, value in kept.items()}
+        vars(self.trusted).update(fields.get("trusted", {}))
+        good = below(_TRUSTED, stored.tensors)
+        self.trusted.tensors = {name: value.copy() for name, value in good.items()}
         return Checkpoint(
             run=fields["run"],
             round=fields["round"],

@@ -116,13 +116,13 @@ def check_storage(bundle: Bundle, state: Path, caps: Caps) -> None:
 def stored_bytes(manifest: Manifest) -> int:
     """Returns the most bytes on disk: the bundle, and two checkpoints while one replaces the other.
 
-    A checkpoint holds the state, the θ_shared at the start of the round, the residual of rounding
-    and an update.
+    A checkpoint holds the state, the θ_shared at the start of the round, the last good one, the
+    residual of rounding and an update.
     """
     files = sum(entry.bytes for entry in manifest.files.values())
     state = _float32_bytes(manifest.tensors)
     shared = _float32_bytes(t for t in manifest.tensors if t.shared)
-    return files + 2 * (state + 3 * shared + _FILE_OVERHEAD)
+    return files + 2 * (state + 4 * shared + _FILE_OVERHEAD)
 
 
 def _float32_bytes(tensors: Iterable[Tensor]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from broker.log import Log
 from broker.protocol.slice import Tensors
 from firmware_sim.errors import CapReached, Diverged, Stopped
-from firmware_sim.training.checkpoint import Checkpoint, Checkpoints, Residual
+from firmware_sim.training.checkpoint import Checkpoint, Checkpoints, Residual, Trusted
 from firmware_sim.training.learner import Learner
 
 
@@ -50,6 +50,11 @@ class Rounds:
     def residual(self) -> Residual:
         """The error of rounding in the updates so far; it is part of every checkpoint."""
         return self._checkpoints.residual
+
+    @property
+    def trusted(self) -> Trusted:
+        """The last good θ_shared; it is part of every checkpoint."""
+        return self._checkpoints.trusted
 
     def stop(self) -> None:
         """May be called from a signal handler."""

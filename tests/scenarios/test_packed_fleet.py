@@ -90,6 +90,7 @@ def test_a_device_runs_from_its_pack(
             "broker.aggregator", "--fleet", "farm", "--broker", address,
             "--user", "aggregator", "--password-file", aggregators / "password",
             "--ca-file", aggregators / "ca.pem", "--slice", bundle.slice,
+            "--signing-key", aggregators / "signing.key", "--members", aggregators / "members",
             "--state", tmp_path / "aggregator", "--rounds", str(ROUNDS),
         )  # fmt: skip
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))

@@ -62,6 +62,7 @@ class SimulatedLearner(Learner):
         self.change = {
             t.name: rng.standard_normal(t.shape, dtype=np.float32) for t in shared.tensors
         }
+        self.adopted: Tensors = {}
         self.task = _Task()  # type: ignore[assignment]
         self._shared = shared
 

@@ -9,6 +9,7 @@ from broker.errors import WireError
 from broker.protocol.messages import AggregatorState, Shared, Verdict, to_bytes
 from broker.protocol.topics import Topics
 from firmware_sim.device.fleet_view import FleetView
+from firmware_sim.errors import Implausible
 
 TOPICS = Topics("greenhouse")
 LIMIT = 2**20
@@ -177,10 +178,14 @@ def test_a_verdict_about_an_earlier_bundle_is_not_about_this_one(view: FleetView
     assert view.joined
 
 
-def test_a_theta_that_does_not_fit_leaves_the_one_before() -> None:
-    view = FleetView("pi-1", TOPICS, limit=2**20, fingerprint="f", fits=lambda s: s.round < 9)
+def test_an_implausible_theta_leaves_the_one_before() -> None:
+    def judge(shared: Shared, state: AggregatorState) -> None:
+        if shared.round == 9:
+            raise Implausible("no.")
+
+    view = FleetView("pi-1", TOPICS, limit=2**20, fingerprint="f", judge=judge)
     view.take(TOPICS.aggregator_state, to_bytes(AggregatorState(status="online", run="r")))
     view.take(TOPICS.shared, to_bytes(Shared(run="r", round=1, fingerprint="f")))
-    with pytest.raises(WireError, match=r"^the fleet's θ_shared does not fit this bundle, or "):
+    with pytest.raises(Implausible):
         view.take(TOPICS.shared, to_bytes(Shared(run="r", round=9, fingerprint="f")))
     assert view.shared is not None and view.shared.round == 1

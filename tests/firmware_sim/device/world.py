@@ -19,6 +19,7 @@ import pytest
 
 from broker.aggregator.build import AggregatorSpec, build_aggregator
 from broker.aggregator.service import Aggregator
+from broker.aggregator.signing import Signing
 from broker.aggregator.slice_file import read_slice
 from broker.aggregator.storage.store import Identity, Store
 from broker.log import Log
@@ -141,6 +142,8 @@ class World:
         ledger: dict[str, Entry] | None = None,
         rounds: int = 3,
         downlink: str = "float32",
+        signing: Signing | None = None,
+        members: Sequence[str] | None = None,
         **more: Any,
     ) -> None:
         """Starts an aggregator in place of the one before; another run has a folder of its own."""
@@ -155,6 +158,10 @@ class World:
             **more,
         )
         found, start = read_slice(self.bundle.slice)
+        listed = None
+        if members is not None:
+            listed = self.folder / "members"
+            listed.write_text("\n".join(members), encoding="utf-8")
         spec = AggregatorSpec(
             fleet="greenhouse",
             known=known or found,
@@ -164,6 +171,8 @@ class World:
             exchange=exchange,
             downlink=downlink,
             run=run,
+            signing=signing,
+            members=listed,
         )
 
         def open_store(folder: Path, identity: Identity) -> Store:
@@ -198,14 +207,15 @@ class World:
         if self.aggregator is None:
             self.now += 1.0
         elif self.aggregator.state.round >= self.rounds:
-            self.aggregator.run()  # is finished: says so, and is gone
             self.end()
         else:
             self.aggregator.poll()
 
     def end(self) -> None:
-        """A kill: the broker sends the will."""
-        if self.transport is not None:
+        """A kill: the broker sends the will. An aggregator that is finished says so, and leaves."""
+        if self.aggregator is not None and self.aggregator.state.round >= self.rounds:
+            self.aggregator.run()
+        elif self.transport is not None:
             self.transport.drop()
         self.stack.close()
         self.aggregator = self.transport = None
@@ -216,6 +226,8 @@ class World:
         *,
         clock: Callable[[], float] | None = None,
         encoding: str = "float32",
+        key: bytes | None = None,
+        guard: bool = False,
         **plan: Any,
     ) -> Device:
         """In a process of its own, so to speak: nothing is shared but its folder."""
@@ -248,6 +260,8 @@ class World:
             log=Log(self.log, as_json=True),
             about={"branch": "digits"},
             encoding=encoding,
+            key=key,
+            guard=guard,
             clock=self.clock,
         )
         return Device(agent, rounds)

@@ -83,7 +83,7 @@ def test_what_is_stored_is_the_bundle_and_two_checkpoints(
     manifest = digits_bundle.manifest
     files = sum(entry.bytes for entry in manifest.files.values())
     state = sum(4 * math.prod(tensor.shape) for tensor in manifest.tensors)
-    assert stored_bytes(manifest) == files + 2 * (state + 3 * 4 * 2480 + 65536)
+    assert stored_bytes(manifest) == files + 2 * (state + 4 * 4 * 2480 + 65536)
     check_storage(digits_bundle, tmp_path, Caps(MIB, stored_bytes(manifest)))
     with pytest.raises(LimitError) as caught:
         check_storage(digits_bundle, tmp_path, Caps(MIB, stored_bytes(manifest) - 1))

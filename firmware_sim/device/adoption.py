@@ -1,0 +1,81 @@
+"""Adopts θ_shared: judged before it is believed, and measured after it is set.
+
+The score has collapsed if, with accuracy a on the held-out data now and g with the last good one,
+
+    a < g / 2   and   g - a > 0.15
+
+Honest rounds of unequal devices cost far less; a forged or spoilt θ_shared leaves chance. Only
+accuracies are compared: the points of a few games differ as much by luck. A device says that its
+score has collapsed, and keeps the last good θ_shared in its checkpoints. With `guard` it returns
+to that one at once, trains from it, and sends nothing in this round: Δ from another θ than the one
+that the aggregator has would be no update of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.log import Log
+from broker.protocol.messages import AggregatorState, Shared
+from broker.protocol.quantisation import widened
+from firmware_sim.device.plausibility import Plausibility, Scale
+from firmware_sim.errors import Implausible
+from firmware_sim.training.rounds import Rounds
+
+KEPT_PART = 0.5
+LEAST_LOSS = 0.15
+
+
+class Adoption:
+    """The only place where θ_shared of the fleet reaches the model."""
+
+    def __init__(self, rounds: Rounds, log: Log, *, guard: bool) -> None:
+        """The model must still be as the bundle has it: its size is the measure of a first θ."""
+        self.collapses = 0
+        self._rounds = rounds
+        self._learner = rounds.learner
+        self._log = log
+        self._guard = guard
+        self._plausibility = Plausibility(Scale.of(self._learner.shared()), rounds.trusted)
+
+    def judge(self, shared: Shared, state: AggregatorState) -> None:
+        """Raises `Implausible` if this θ_shared should not be adopted."""
+        tensors = widened(shared.tensors)
+        if not self._learner.fits(tensors):
+            raise Implausible("the fleet's θ_shared does not fit this bundle, or is not finite.")
+        self._plausibility.check(shared, tensors, state)
+
+    def asked(self) -> None:
+        """The device has asked for a θ_shared that it lacks."""
+        self._plausibility.asked()
+
+    def adopt(self, shared: Shared, state: AggregatorState) -> tuple[dict[str, float], bool]:
+        """Sets θ_shared; returns the scores with what is in use, and whether that is `shared`."""
+        trusted = self._rounds.trusted
+        self._learner.adopt(shared.tensors)
+        scores = self._rounds.evaluate(shared.round, last=shared.last)
+        if not has_collapsed(scores, trusted.accuracy if trusted.run == shared.run else None):
+            accuracy = scores.get("accuracy")
+            self._plausibility.adopted(shared, self._learner.shared(), state, accuracy)
+            return scores, True
+        self.collapses += 1
+        self._log.event(
+            "score_collapsed",
+            round=shared.round,
+            accuracy=scores["accuracy"],
+            good_round=trusted.round,
+            good_accuracy=trusted.accuracy,
+            guard=self._guard,
+        )
+        if self._guard:
+            self._learner.adopt(trusted.tensors)
+            scores = self._rounds.evaluate(shared.round, last=shared.last)
+        return scores, not self._guard
+
+
+def has_collapsed(scores: Mapping[str, float], good: float | None) -> bool:
+    """Returns whether these scores have collapsed, `good` being the accuracy before."""
+    accuracy = scores.get("accuracy")
+    if accuracy is None or good is None:
+        return False
+    return accuracy < KEPT_PART * good and good - accuracy > LEAST_LOSS
