@@ -12,11 +12,12 @@ from broker.protocol.messages import Shared, Verdict, from_bytes, to_bytes
 from firmware_sim.errors import FleetRefused
 from firmware_sim.training.checkpoint import FILE, Checkpoints
 from firmware_sim.training.learner import Learner
-from toolkit.bench.fuzz import frames, party, samples
-from toolkit.bench.fuzz.aggregator_party import AggregatorParty
-from toolkit.bench.fuzz.device_party import DeviceParty
-from toolkit.bench.fuzz.frames import Step
-from toolkit.bench.fuzz.party import DROP, RESTART, WAIT, Lines
+from toolkit.bench.fuzz import samples
+from toolkit.bench.fuzz.parties import frames, party
+from toolkit.bench.fuzz.parties.aggregator import AggregatorParty
+from toolkit.bench.fuzz.parties.device import DeviceParty
+from toolkit.bench.fuzz.parties.frames import Step
+from toolkit.bench.fuzz.parties.party import DROP, RESTART, WAIT, Lines
 from toolkit.bench.fuzz.samples import DEVICE, RUN, SHAPES
 from toolkit.bench.fuzz.target import Failed
 from toolkit.bench.fuzz.targets import target_of

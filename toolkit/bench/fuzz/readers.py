@@ -22,8 +22,8 @@ from broker.protocol.messages import (
 )
 from broker.protocol.parts import SMALLEST, Assembler, split
 from broker.protocol.wire import decode, encode
-from toolkit.bench.fuzz import frames
 from toolkit.bench.fuzz.changes import LARGEST
+from toolkit.bench.fuzz.parties import frames
 from toolkit.bench.fuzz.samples import CONTRACT, DEVICE, valid_messages
 from toolkit.bench.fuzz.target import Mutate, Parser, Target, check, check_sentence
 

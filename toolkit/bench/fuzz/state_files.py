@@ -25,10 +25,11 @@ from broker.protocol.wire import decode
 from broker.transport.in_memory import MemoryBroker
 from firmware_sim.errors import CheckpointError
 from firmware_sim.training.checkpoint import FILE, Checkpoint, Checkpoints
-from toolkit.bench.fuzz import frames, samples
-from toolkit.bench.fuzz.aggregator_party import Service, spec
+from toolkit.bench.fuzz import samples
 from toolkit.bench.fuzz.changes import LARGEST
-from toolkit.bench.fuzz.frames import Step
+from toolkit.bench.fuzz.parties import frames
+from toolkit.bench.fuzz.parties.aggregator import Service, spec
+from toolkit.bench.fuzz.parties.frames import Step
 from toolkit.bench.fuzz.samples import DEVICE, NONCE, RUN
 from toolkit.bench.fuzz.target import Mutate, Parser, Target, check, check_sentence
 

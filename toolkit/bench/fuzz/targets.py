@@ -20,8 +20,8 @@ _MODULES = {
     "snapshot": "state_files",
     "journal": "state_files",
     "checkpoint": "state_files",
-    "aggregator": "aggregator_party",
-    "device": "device_party",
+    "aggregator": "parties.aggregator",
+    "device": "parties.device",
 }
 NAMES = tuple(_MODULES)
 

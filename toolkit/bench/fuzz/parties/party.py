@@ -15,8 +15,8 @@ from pathlib import Path
 
 from broker.transport.in_memory import MemoryBroker, MemoryTransport
 from broker.transport.transport import Event
-from toolkit.bench.fuzz import frames
-from toolkit.bench.fuzz.frames import Step
+from toolkit.bench.fuzz.parties import frames
+from toolkit.bench.fuzz.parties.frames import Step
 from toolkit.bench.fuzz.target import check
 
 INPUTS = 5_000  # that one party lives through

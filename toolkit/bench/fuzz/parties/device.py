@@ -29,10 +29,11 @@ from firmware_sim.errors import FleetRefused
 from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
-from toolkit.bench.fuzz import frames, samples
+from toolkit.bench.fuzz import samples
 from toolkit.bench.fuzz.changes import LARGEST
-from toolkit.bench.fuzz.frames import Step
-from toolkit.bench.fuzz.party import DROP, RESTART, WAIT, Lines, NeverWaits, Party
+from toolkit.bench.fuzz.parties import frames
+from toolkit.bench.fuzz.parties.frames import Step
+from toolkit.bench.fuzz.parties.party import DROP, RESTART, WAIT, Lines, NeverWaits, Party
 from toolkit.bench.fuzz.samples import DEVICE, NONCE, SHAPES, SLICE, TOPICS
 from toolkit.bench.fuzz.target import Mutate, Target, check
 

@@ -26,9 +26,10 @@ from broker.protocol.messages import to_bytes
 from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker
 from broker.transport.transport import Will
-from toolkit.bench.fuzz import frames, samples
-from toolkit.bench.fuzz.frames import Step
-from toolkit.bench.fuzz.party import DROP, RESTART, WAIT, Lines, NeverWaits, Party
+from toolkit.bench.fuzz import samples
+from toolkit.bench.fuzz.parties import frames
+from toolkit.bench.fuzz.parties.frames import Step
+from toolkit.bench.fuzz.parties.party import DROP, RESTART, WAIT, Lines, NeverWaits, Party
 from toolkit.bench.fuzz.samples import FLEET, RUN, SHAPES, SLICE, TOPICS
 from toolkit.bench.fuzz.target import Mutate, Target, check
 
