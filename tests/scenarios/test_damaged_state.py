@@ -56,7 +56,7 @@ def test_a_flipped_byte_is_refused_checked_and_salvaged(
 
     def start() -> Program:
         options = ("--mode", "async", "--rounds", str(MERGES))
-        return programs.aggregator("--slice", small_slice.path, *options)
+        return programs.aggregator("--slice", small_slice.path, *options, *UNBOUNDED)
 
     def pace(name: str) -> Callable[[], None]:
         def wait() -> None:
