@@ -20,7 +20,7 @@ import numpy as np
 from broker.aggregator.storage.journal import BEGIN, RECORD_BYTES, JournalReader
 from broker.protocol.messages import Shared, Update, from_bytes
 from broker.protocol.topics import Topics
-from tests.harness.arithmetic import assert_same
+from tests.harness.arithmetic import UNBOUNDED, assert_same
 from tests.harness.programs import Program, Programs
 from tests.harness.scripted import ScriptedDevice
 from tests.harness.slices import SliceFile
