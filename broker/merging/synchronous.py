@@ -78,7 +78,7 @@ class Synchronous(Coordinator):
         if devices < self.settings.quorum:
             return Closed(merged=False, devices=devices)
         silent = self.present.forget_silent(self._received)
-        self._expected.clear()
+        self._expected &= self._received
         change, held_back = self._tally.merged()
         state = self.state
         state.shared, state.slots = self.settings.optimizer.step(state.shared, change, state.slots)
