@@ -5,13 +5,15 @@
 
 Run it in a process of its own: the peak is that of the whole process, as the kernel counts it.
 With --device the process does all that a device does in a round: it loads the agent, plays a game
-if the model learns from one, evaluates, and writes and reads a checkpoint. The report is one line
-of JSON.
+if the model learns from one, evaluates, writes and reads a checkpoint, and checks the signature and
+the plausibility of a θ_shared (`check_seconds`). The report is one line of JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import contextlib
 import json
 import tempfile
 import time
@@ -27,6 +29,8 @@ from firmware_sim.training.steps import take_batch
 
 if TYPE_CHECKING:
     from firmware_sim.playing.environments.atari import AtariGame
+
+_KEY = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"  # of RFC 8032, 7.1
 
 
 def measure(
@@ -75,6 +79,7 @@ def measure(
             loaded.call("sync_target")
         _evaluate(loaded)
         _checkpoint(loaded)
+    checked = _check_shared(loaded) if device else None
     if game is not None:
         game.close()
     return {
@@ -83,6 +88,7 @@ def measure(
         "threads": threads,
         "answer": answer.ravel().tolist(),
         "step_seconds": times,
+        "check_seconds": checked,
         "losses": losses,
         "start_bytes": imported,
         "peak_bytes": peak_memory_bytes(),
@@ -110,6 +116,28 @@ def _checkpoint(model: Model, *, restore: bool = False) -> None:
         if restore and (left := checkpoints.load()) is not None:
             model.call("set_state", **left.learner)
             model.call("set_shared", **left.base)
+
+
+def _check_shared(model: Model) -> float:
+    """Returns the seconds that it takes to believe a θ_shared; a wrong signature takes as long."""
+    from broker.errors import Unsigned
+    from broker.protocol.messages import AggregatorState, Shared
+    from broker.protocol.signatures import FIELD, check_signature
+    from broker.protocol.wire import Envelope
+    from firmware_sim.device.plausibility import Plausibility, Scale
+    from firmware_sim.training.checkpoint import Trusted
+
+    shared = Shared(run="r", round=1, fingerprint="", tensors=model.call("get_shared"))
+    state = AggregatorState(status="online", run="r", round=1)
+    rules = Plausibility(Scale.of(shared.tensors), Trusted())
+    rules.adopted(shared, shared.tensors, state)
+    text = base64.b64encode(bytes(range(64, 127)) + b"\0").decode()
+    envelope = Envelope(Shared.KIND, {FIELD: text, "run": "r", "round": 1}, shared.tensors)
+    begin = time.perf_counter()
+    with contextlib.suppress(Unsigned):
+        check_signature(envelope, "stemshare/v1/measured/shared", bytes.fromhex(_KEY))
+    rules.check(shared, shared.tensors, state)
+    return time.perf_counter() - begin
 
 
 def _evaluate(model: Model) -> None:

@@ -154,6 +154,8 @@ def credentials(made: Provisioned) -> list[str]:
         "user": "aggregator",
         "password-file": own / "password",
         "ca-file": own / "ca.pem",
+        "signing-key": own / "signing.key",
+        "members": own / "members",
     }
     return [part for name, value in options.items() for part in (f"--{name}", str(value))]
 
