@@ -11,7 +11,7 @@ PURE := tests/profiles tests/broker/protocol tests/broker/merging tests/broker/a
     tests/docs/test_troubleshooting.py tests/toolkit/experiment/supervised \
     --ignore tests/broker/merging/test_coordinator_optimizers.py \
     --ignore tests/broker/aggregator/storage/test_power_cuts.py \
-    --ignore tests/broker/aggregator/test_salvage.py
+    --ignore tests/broker/aggregator/storage/test_salvage.py
 # The tests start hundreds of processes: what one of them compiles, the others load.
 unexport PYTHONDONTWRITEBYTECODE
 
