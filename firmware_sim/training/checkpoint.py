@@ -17,7 +17,7 @@ from firmware_sim.errors import CheckpointError
 
 FILE = "checkpoint.safetensors"
 FORMAT = 2
-_FIELDS = {"device", "bundle", "run", "round", "steps_done", "residual_run"}
+_TEXTS, _NUMBERS = {"device", "bundle", "run", "residual_run"}, {"round", "steps_done"}  # fields
 _LEARNER, _BASE, _OUTBOX, _RESIDUAL = "learner/", "base/", "outbox", "residual/"
 _TRUSTED = "trusted/"
 
@@ -155,7 +155,10 @@ def read_checkpoint(path: Path) -> Envelope:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}).") from None
     except WireError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
-    complete = stored.fields.keys() >= _FIELDS and _OUTBOX in stored.tensors
-    if stored.fields.get("format") != FORMAT or not complete:
+    fields = stored.fields
+    good = all(type(fields.get(name)) is str for name in _TEXTS) and all(
+        type(fields.get(name)) is int and fields[name] >= 0 for name in _NUMBERS
+    )
+    if fields.get("format") != FORMAT or not good or _OUTBOX not in stored.tensors:
         raise CheckpointError(f"{path} was written by another version.")
     return stored

@@ -131,6 +131,11 @@ def test_other_versions_are_refused(tmp_path: Path) -> None:
     for fields in (
         {**stored.fields, "format": FORMAT - 1},
         {k: v for k, v in stored.fields.items() if k != "steps_done"},
+        {**stored.fields, "round": "3"},
+        {**stored.fields, "round": True},
+        {**stored.fields, "steps_done": -1},
+        {**stored.fields, "run": None},
+        {**stored.fields, "residual_run": 7},
     ):
         write_sealed(path, "checkpoint", fields, stored.tensors)
         assert refusal(tmp_path) == f"{path} was written by another version."
