@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from broker.protocol.messages import Shared, Verdict, from_bytes, to_bytes
+from firmware_sim.device.plausibility import Plausibility
 from firmware_sim.errors import FleetRefused
 from firmware_sim.training.checkpoint import FILE, Checkpoints
 from firmware_sim.training.learner import Learner
@@ -18,6 +19,7 @@ from toolkit.bench.fuzz.parties.aggregator import AggregatorParty
 from toolkit.bench.fuzz.parties.device import DeviceParty
 from toolkit.bench.fuzz.parties.frames import Step
 from toolkit.bench.fuzz.parties.party import DROP, RESTART, WAIT, Lines
+from toolkit.bench.fuzz.parties.running_agent import BUNDLE
 from toolkit.bench.fuzz.samples import DEVICE, RUN, SHAPES
 from toolkit.bench.fuzz.target import Failed
 from toolkit.bench.fuzz.targets import target_of
@@ -46,7 +48,7 @@ def test_steps_survive_their_bytes_and_any_bytes_are_steps() -> None:
 
 def test_the_seeds_of_the_device_train_two_rounds(device: DeviceParty, tmp_path: Path) -> None:
     device.run(target_of("device").seeds()[0])
-    checkpoint = Checkpoints(tmp_path / "state", device=DEVICE, bundle="fuzzed").load()
+    checkpoint = Checkpoints(tmp_path / "state" / "plain", device=DEVICE, bundle=BUNDLE).load()
     assert checkpoint is not None
     assert (checkpoint.run, checkpoint.round) == (RUN, 1)
     assert checkpoint.outbox, "the second round was trained, and its update was ready"
@@ -63,6 +65,7 @@ def test_a_device_that_adopts_something_malformed_fails(
     device: DeviceParty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Learner, "fits", lambda *_: True)
+    monkeypatch.setattr(Plausibility, "check", lambda *_: None)
     good = frames.split(target_of("device").seeds()[0])
     theta: dict[str, Any] = {n: np.full(s, np.nan, np.float32) for n, s in SHAPES.items()}
     bad = to_bytes(Shared(run=RUN, round=0, fingerprint="f", tensors=theta))
@@ -86,9 +89,22 @@ def test_a_device_that_is_refused_may_end_and_starts_again(
 ) -> None:
     good = frames.split(target_of("device").seeds()[0])
     refusal = Verdict(device=DEVICE, about="join", run=RUN, accepted=False, text="no.")
-    device.run(frames.join([good[0], Step(3, to_bytes(refusal))]))
+    again = [Step(3, to_bytes(refusal)), Step(WAIT, bytes(8)), Step(WAIT, bytes(8))]
+    device.run(frames.join([good[0], *again]))
+    assert device.members[0].ends == 0, "a single refusal may be forged"
+    device.run(frames.join(2 * again))
+    assert [member.ends for member in device.members] == [1, 0]
     device.run(frames.join([*good, Step(DROP), Step(RESTART), *good]))
-    assert (tmp_path / "state" / FILE).exists()
+    assert (tmp_path / "state" / "plain" / FILE).exists()
+    assert not (tmp_path / "state" / "with key" / FILE).exists(), "nothing was signed"
+
+
+def test_a_device_that_believes_what_nobody_signed_fails(
+    device: DeviceParty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.protocol.messages.check_signature", lambda *_: None)
+    with pytest.raises(Failed, match=r"^(an unsigned θ_shared was adopted|a device sent an upd)"):
+        device.run(target_of("device").seeds()[0])
 
 
 def test_an_aggregator_that_forgets_what_it_promised_fails(

@@ -86,9 +86,12 @@ class Party:
         if step.what == WAIT:
             self.now += len(step.payload)
         else:
-            topic = self.topics[step.what % len(self.topics)]
             for stranger in self._strangers:
-                stranger.publish(topic, step.payload, retain=step.what % 2 == 0)
+                self.publish(stranger, step)
+
+    def publish(self, stranger: MemoryTransport, step: Step) -> None:
+        topic = self.topics[step.what % len(self.topics)]
+        stranger.publish(topic, step.payload, retain=step.what % 2 == 0)
 
     # --- what a party is --------------------------------------------------------------------
 
