@@ -14,6 +14,7 @@ that the aggregator has would be no update of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from broker.log import Log
 from broker.protocol.messages import AggregatorState, Shared
@@ -30,13 +31,16 @@ class Adoption:
     """The only place where θ_shared of the fleet reaches the model."""
 
     def __init__(self, rounds: Rounds, log: Log, *, guard: bool) -> None:
-        """The model must still be as the bundle has it: its size is the measure of a first θ."""
         self.collapses = 0
         self._rounds = rounds
         self._learner = rounds.learner
         self._log = log
         self._guard = guard
-        self._plausibility = Plausibility(Scale.of(self._learner.shared()), rounds.trusted)
+
+    @cached_property
+    def _plausibility(self) -> Plausibility:
+        """The first θ_shared is measured by what the model has then, of bundle or checkpoint."""
+        return Plausibility(Scale.of(self._learner.shared()), self._rounds.trusted)
 
     def judge(self, shared: Shared, state: AggregatorState) -> None:
         """Raises `Implausible` if this θ_shared should not be adopted."""

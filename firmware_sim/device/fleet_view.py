@@ -51,8 +51,11 @@ class FleetView:
 
     @property
     def lacks_shared(self) -> bool:
-        """Whether the aggregator has a θ_shared that has not come."""
-        if self.aggregator is None or self.aggregator.status == "offline":
+        """Whether the aggregator has a θ_shared that has not come.
+
+        One that is said to be offline is asked too: that may be forged, or costs nothing.
+        """
+        if self.aggregator is None:
             return False
         return self.shared is None or self.shared.round < self.aggregator.round
 
@@ -97,14 +100,17 @@ class FleetView:
             self._take_shared(shared)
 
     def _check_epoch(self, state: AggregatorState) -> None:
+        """An epoch counts from the first state "online" of it on, as an aggregator begins."""
         now = self._clock()
-        newest, seen = self._epochs.pop(state.run, (state.epoch, now))
-        if state.epoch < newest and now - seen < _FENCE_SECONDS:
+        newest, seen = self._epochs.pop(state.run, (0, now))
+        fenced = state.epoch < newest and now - seen < _FENCE_SECONDS
+        if fenced or state.status != "online":
             self._epochs[state.run] = newest, seen
-            self._fenced = state
+        else:
+            self._epochs[state.run] = state.epoch, now
+        self._fenced = state if fenced else None
+        if fenced:
             raise Implausible("this is the state of an aggregator that a newer one has replaced.")
-        self._epochs[state.run] = state.epoch, now
-        self._fenced = None
         if len(self._epochs) > _RUNS:
             del self._epochs[next(iter(self._epochs))]
 

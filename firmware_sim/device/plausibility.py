@@ -8,8 +8,9 @@ rounds   0 ≤ round < 2⁵³, and round ≤ max(state.round, last.round) + 1000
 epochs   of one run, no state with a lower epoch than the newest one, which the aggregator publishes
          every 30 s. After 90 s without it, it is forgotten: it was forged, or its folder is lost.
 states   mode and exchange of a run do not change.
-θ_shared for each tensor t of N_t numbers, with θ the one adopted last and found good, θ⁰ the
-         bundle's initial one, rms the root mean square, and J_t the largest of the last 16 jumps
+θ_shared for each tensor t of N_t numbers, with θ the one adopted last and found good, θ⁰ the one
+         that the device started with (of its bundle, or of a checkpoint), rms the root mean square,
+         and J_t the largest of the last 16 jumps
 
              ‖θ'_t - θ_t‖ ≤ 2^w · n · max( ¼ · max(‖θ_t‖, √N_t · rms(θ⁰)),  4 · J_t )
 

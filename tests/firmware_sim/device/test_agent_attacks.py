@@ -171,6 +171,43 @@ def test_what_is_ignored_is_counted_and_logged_once_in_a_while(world: World) -> 
     assert "stemshare_device_ignored_unsigned 0" in metrics
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("exchange", ["delta", "gradient"])
+@pytest.mark.parametrize("downlink", ["float32", "float16"])
+def test_nothing_of_honest_training_is_ignored(
+    world: World, mode: str, exchange: str, downlink: str
+) -> None:
+    """The first rounds move most: from chance (0.12) to nine of ten digits with `delta`."""
+    world.serve(mode, exchange=exchange, downlink=downlink, rounds=20)
+    scores = world.device(steps=100 if exchange == "delta" else 3).run()
+    assert world.events("ignored") == []
+    assert world.events("score_collapsed") == []
+    assert scores["accuracy"] > (0.8 if exchange == "delta" else 0.2)
+
+
+def test_a_device_that_was_away_for_a_hundred_rounds_comes_back_at_once(world: World) -> None:
+    world.serve(rounds=106, deadline_seconds=0.5)
+    device = world.device(steps=20)
+    world.at_turn = after(4, lambda world: device.rounds.stop())
+    device.run_until_stopped()
+    assert world.aggregator is not None
+    left = world.aggregator.state.round
+
+    def others(world: World) -> None:
+        if world.aggregator is None:
+            return
+        round = world.aggregator.state.round
+        if left <= round < left + 100:
+            world.send_nothing_as("other", round)
+
+    world.at_turn = others
+    while world.aggregator is not None and world.aggregator.state.round < left + 100:
+        world.turn()
+    world.device(steps=20).run()
+    assert world.events("ignored") == []
+    assert [update.round for update in world.updates()][-1] == 105
+
+
 # With a key
 
 
