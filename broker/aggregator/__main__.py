@@ -29,8 +29,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         if args.check or args.salvage:
+            require(parser, args, "state")
             sys.exit(look_after(args))
-        require(parser, args, "slice", "fleet")
+        require(parser, args, "slice", "fleet", "state")
         with contextlib.ExitStack() as stack:
             finished = serve(args, stack)
     except StemshareError as error:

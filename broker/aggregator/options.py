@@ -46,7 +46,7 @@ def arguments() -> argparse.ArgumentParser:
         help="shared.onnx of a bundle; give it once for each kind of device",
     )
     add("--fleet", help="name of the fleet")
-    add("--state", type=Path, required=True, metavar="DIR", help="folder for its state")
+    add("--state", type=Path, metavar="DIR", help="folder for its state")
     add("--check", action="store_true", help="only say what is whole in --state; changes nothing")
     add("--salvage", action="store_true", help="make a damaged --state usable; says what is lost")
     add(
