@@ -73,6 +73,7 @@ def test_every_changed_part_is_noticed() -> None:
         (fields, {"stem/kernel": kernel}),
         (fields, {"stem/kernel": kernel, "stem/gain": tensors["stem/bias"]}),
         ({**fields, "signature": "?"}, tensors),
+        ({**fields, "signature": "é" * 88}, tensors),
         ({**fields, "signature": 7}, tensors),
         ({**fields, "signature": ""}, tensors),
     ):

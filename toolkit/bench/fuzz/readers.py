@@ -24,7 +24,7 @@ from broker.protocol.parts import SMALLEST, Assembler, split
 from broker.protocol.wire import decode, encode
 from toolkit.bench.fuzz.changes import LARGEST
 from toolkit.bench.fuzz.parties import frames
-from toolkit.bench.fuzz.samples import CONTRACT, DEVICE, valid_messages
+from toolkit.bench.fuzz.samples import CONTRACT, DEVICE, signed_message, valid_messages
 from toolkit.bench.fuzz.target import Mutate, Parser, Target, check, check_sentence
 
 _KEY = bytes.fromhex("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a")
@@ -141,8 +141,8 @@ TARGETS = (
     ),
     Target(
         "messages",
-        "the fields of each kind of message, and the aggregator's checks",
-        lambda: list(valid_messages().values()),
+        "the fields and signatures of each kind of message, and the aggregator's checks",
+        lambda: [*valid_messages().values(), signed_message()],
         lambda _: Parser(read_messages),
     ),
     Target(

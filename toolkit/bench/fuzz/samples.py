@@ -123,6 +123,19 @@ def state(rng: random.Random, *, odd: float = 0.0) -> AggregatorState:
     )
 
 
+class _Forger:
+    """Signs with 64 bytes that nobody's key has made."""
+
+    def sign(self, message: bytes) -> bytes:
+        return bytes(64)
+
+
+def signed_message() -> bytes:
+    """A verdict with a signature that is wrong, and looks right."""
+    rng = random.Random(0)
+    return to_bytes(verdict(rng), topic=TOPICS.verdict(DEVICE), signer=_Forger())
+
+
 def valid_messages() -> dict[str, bytes]:
     """One of each kind, and an update in each encoding."""
     rng = random.Random(0)
