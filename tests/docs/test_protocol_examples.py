@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from broker.aggregator import __main__ as aggregator
-from broker.aggregator import service
+from broker.aggregator import publisher, service
 from broker.aggregator.options import arguments as aggregator_arguments
 from broker.aggregator.slice_file import read_slice
 from broker.merging.presence import MAX_DEVICES
@@ -34,7 +34,7 @@ from broker.protocol.messages import (
 from broker.protocol.slice import Slice
 from broker.transport import channel, mqtt, mqtt_link, mqtt_rules
 from firmware_sim.device import __main__ as device
-from firmware_sim.device import agent
+from firmware_sim.device import agent, fleet_view, ignored
 from firmware_sim.device.options import arguments as device_arguments
 from tests.docs.pages import ROOT, Page
 
@@ -145,6 +145,10 @@ def test_the_intervals_and_limits_of_the_page_are_those_of_the_code() -> None:
     }
     expected = {
         "aggregator's state": f"{service.STATE_SECONDS:g} s",
+        "rounds between states": str(publisher.STATE_ROUNDS),
+        "epoch of a state": f"{fleet_view._FENCE_SECONDS:g} s",
+        "ignored messages": f"{ignored.LOG_SECONDS:g} s",
+        "a refusal": f"{agent._ASK_SECONDS:g} s",
         "aggregator's counters": f"{service.METRICS_SECONDS:g} s",
         "round": f"{options['deadline']:g} s",
         "after the last round": f"{aggregator.LINGER_SECONDS:g} s",

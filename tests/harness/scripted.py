@@ -132,6 +132,10 @@ class ScriptedDevice:
         """Every update that it has made, in order."""
         return self._checkpoints.updates
 
+    @property
+    def ended(self) -> bool:
+        return self._result.done()
+
     def finish(self) -> None:
         """Waits until it has got the last θ_shared, and raises what went wrong in its thread."""
         try:

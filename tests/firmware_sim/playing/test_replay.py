@@ -265,8 +265,8 @@ def replay_for(made: Bundle, options: TaskOptions | None = None) -> Replay:
 
 def test_the_caps_decide_how_large_a_replay_is(tmp_path: Path) -> None:
     assert memory_left(bundle()) == (256 - 90) * 2**20 - PLAYER_BYTES
-    # The checkpoint is there twice while it is replaced: 2 × (1 + 3 × 0.5) MiB, and a little.
-    assert 0 < (64 - 2 - 5) * 2**20 - storage_left(bundle()) < 2**18
+    # The checkpoint is there twice while it is replaced: 2 × (1 + 4 × 0.5) MiB, and a little.
+    assert 0 < (64 - 2 - 6) * 2**20 - storage_left(bundle()) < 2**18
     assert replay_for(bundle()).capacity == 1_000_000
     assert replay_for(bundle(memory_mib=90 + 6 + 1)).capacity == 2**20 // 120
     small = TaskOptions(replay_frames=200)
@@ -281,8 +281,8 @@ def test_without_room_one_sentence_says_so(tmp_path: Path) -> None:
         "memory is left for a replay; take a smaller branch or a profile that allows more."
     )
     on_disk = TaskOptions(replay_folder=tmp_path)
-    assert refusal(bundle(storage_mib=7), on_disk) == (
-        "profile own allows 7 MiB of disk, of which the bundle and its checkpoints take 7 MiB, so "
+    assert refusal(bundle(storage_mib=8), on_disk) == (
+        "profile own allows 8 MiB of disk, of which the bundle and its checkpoints take 8 MiB, so "
         "none is left for a replay; keep it in memory, or take a profile that allows more."
     )
     (tmp_path / "file").touch()
