@@ -59,6 +59,10 @@ class Program:
         last = self.producer(self.y)
         return last.inputs[0] if last is not None and last.op == "Softmax" else self.y
 
+    def output_of(self, layer: str) -> Value:
+        """What a layer returns: the result of its last operation."""
+        return next(node.output for node in reversed(self.nodes) if node.layer == layer)
+
     def active(self, names: frozenset[str]) -> frozenset[Value]:
         """Every value that depends smoothly on one of the named parameters: no comparisons."""
         seen = {self.parameters[name] for name in names}

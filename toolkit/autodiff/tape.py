@@ -28,15 +28,15 @@ class Tape:
         return {name: self.tensors[value] for name, value in self.program.updates.items()}
 
     def gradients(
-        self, output: Value, seed: tf.Tensor, names: tuple[str, ...]
+        self, seeds: Mapping[Value, tf.Tensor], names: tuple[str, ...]
     ) -> dict[str, tf.Tensor]:
-        """∂L/∂parameter for each name, given seed = ∂L/∂output.
+        """∂L/∂parameter for each name, given seeds = ∂L/∂value of the values that L is taken at.
 
         Reverse mode: dx += pullback(dy), walking the nodes backwards; values that no named
         parameter reaches get no gradient, so the first layer's input costs nothing.
         """
         active = self.program.active(frozenset(names))
-        gradients: dict[Value, tf.Tensor] = {output: seed}
+        gradients = dict(seeds)
         for node in reversed(self.program.nodes):
             if node.output not in active or node.output not in gradients:
                 continue

@@ -21,6 +21,8 @@ class Branch:
     """A plain Keras model plus the names of its shared layers and how it learns.
 
     The device feeds `input_dtype`; the model sees input · `input_scale` as float32.
+
+    With an `early_output`, a layer inside, the loss is taken there as well: L(output) + L(early).
     """
 
     name: str
@@ -29,6 +31,7 @@ class Branch:
     learning: Learning = field(default_factory=Supervised)
     input_dtype: str = "float32"
     input_scale: float = 1.0
+    early_output: str | None = None
 
     def __post_init__(self) -> None:
         layers = {layer.name for layer in nested_layers(self.model)}
@@ -38,6 +41,8 @@ class Branch:
                     f"the branch shares layer {name!r}, which the model does not have; "
                     f"its layers are {', '.join(sorted(layers))}."
                 )
+        if self.early_output is not None:
+            self._check_early_output(self.early_output)
         if not self.shared_names:
             raise ModelError("the branch shares no layer that has weights; name at least one.")
 
@@ -75,6 +80,16 @@ class Branch:
             input_dtype=self.input_dtype,
             input_scale=self.input_scale,
         )
+
+    def _check_early_output(self, name: str) -> None:
+        found = {layer.name: layer for layer in self.model.layers}.get(name)
+        if found is None:
+            raise ModelError(f"the early output {name!r} is no layer of the model.")
+        if found.output.shape != self.model.output.shape:
+            raise ModelError(
+                f"the early output {name!r} has the shape {found.output.shape}, and the model "
+                f"answers {self.model.output.shape}; both must be equal."
+            )
 
     def _trainable(self) -> list[str]:
         trainable = {v.path for v in self.model.trainable_variables}

@@ -48,6 +48,7 @@ class Merging:
     mode: str  # sync or async
     rule: str  # "samples" or "mean": the weights of the updates
     merges: int  # of the whole fleet; in mode async every update is one
+    optimizer: str | None = None  # as --optimizer of the aggregator; None: deltas are added
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,10 @@ class Cell(ABC):
     @abstractmethod
     def merging(self) -> Merging:
         """How the devices merge if the cell is not isolated."""
+
+    def rounds(self, device: str) -> int:
+        """The number of rounds of the device."""
+        return self.options.rounds
 
     @abstractmethod
     def model_key(self, device: str) -> tuple[object, ...]:

@@ -78,7 +78,8 @@ def _learning(branch: Branch) -> dict[str, Any]:
     learning = branch.learning
     kind = "double-q" if isinstance(learning, DoubleQ) else "supervised"
     optimizer = {"name": type(learning.optimizer).__name__, **asdict(learning.optimizer)}  # type: ignore[call-overload]
-    return {"kind": kind, **asdict(learning), "optimizer": optimizer}
+    early = {"early_output": branch.early_output} if branch.early_output else {}
+    return {"kind": kind, **asdict(learning), "optimizer": optimizer, **early}
 
 
 def _tensors(branch: Branch, module: TrainingModule, shared: Slice) -> tuple[Tensor, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from toolkit.autodiff import Program, Tape, run
 from toolkit.autodiff.blocks import in_blocks, large_kernels
 from toolkit.autodiff.lower import Tuning, lower
+from toolkit.autodiff.program import Value
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ, Supervised
 from toolkit.conversion.signature import Signature, Tensors
@@ -22,6 +23,7 @@ from toolkit.tuning.files import shipped
 ACCUMULATED = "accumulated"
 STEP = "optimizer/step"
 TARGET = "target/"
+Loss = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]  # of an output: values and gradients
 
 
 def training_inputs(branch: Branch, batch: int) -> dict[str, tf.TensorSpec]:
@@ -213,12 +215,12 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         move on."""
         learning = self.branch.learning
         if isinstance(learning, DoubleQ):
-            tape, losses, seed = self._double_q(learning, theta, **batch)
+            tape, losses, seeds = self._double_q(learning, theta, **batch)
         else:
             tape = run(self.training_program, theta, batch["x"])
-            losses, seed = self._loss(tape[self.training_program.logits()], batch["y"])
-        seed = seed * (1.0 / divisor)
-        found = tape.gradients(tape.program.logits(), seed, self.trained_variables)
+            losses, seeds = self.at_outputs(tape.tensors, lambda z: self._loss(z, batch["y"]))
+        seeds = {value: seed * (1.0 / divisor) for value, seed in seeds.items()}
+        found = tape.gradients(seeds, self.trained_variables)
         for name, value in tape.updates().items():
             self.store[name].assign(value)
         return tf.reduce_mean(losses), [g.join(found) for g in self.groups]
@@ -245,6 +247,16 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
                 self.store[name].assign(theta[name] + part)
         self.store[STEP].assign(step + 1.0)
 
+    def at_outputs(
+        self, tensors: Mapping[Value, tf.Tensor], loss: Loss
+    ) -> tuple[tf.Tensor, dict[Value, tf.Tensor]]:
+        """The loss of each example, summed over the outputs, and ∂L/∂output for each of them."""
+        program, early = self.training_program, self.branch.early_output
+        outputs = [program.logits()] + ([program.output_of(early)] if early else [])
+        found = {output: loss(tensors[output]) for output in outputs}
+        first, *more = (losses for losses, _ in found.values())
+        return sum(more, start=first), {output: seed for output, (_, seed) in found.items()}
+
     def _loss(self, logits: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         assert isinstance(self.branch.learning, Supervised)
         return LOSSES[self.branch.learning.loss](logits, y)
@@ -258,15 +270,16 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         reward: tf.Tensor,
         next_obs: tf.Tensor,
         done: tf.Tensor,
-    ) -> tuple[Tape, tf.Tensor, tf.Tensor]:
+    ) -> tuple[Tape, tf.Tensor, dict[Value, tf.Tensor]]:
         ahead, q_values = self.batch_program, self.batch_program.y
         online = run(ahead, theta, next_obs)[q_values]
         delayed = run(ahead, self.read(self.model_variables, TARGET), next_obs)[q_values]
         target = double_q_target(reward, done, online, delayed, learning.discount)
         tape = run(self.training_program, theta, obs)
-        q = tape[self.training_program.y]
-        losses, seed = double_q_loss(q, action, target, learning.huber_delta)
-        return tape, losses, seed
+        delta = learning.huber_delta
+        return tape, *self.at_outputs(
+            tape.tensors, lambda q: double_q_loss(q, action, target, delta)
+        )
 
     def _specs(self, names: Iterable[str]) -> dict[str, tf.TensorSpec]:
         return {name: tf.TensorSpec(self.state_shapes[name], tf.float32) for name in names}

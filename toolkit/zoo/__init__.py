@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SupervisedTask = Literal["digits", "cifar10"]  # learnt from labelled examples
 PlayedTask = Literal["atari", "minatar", "cartpole"]  # learnt by playing
 Task = Literal[SupervisedTask, PlayedTask]
-Topology = Literal["share-first", "cascading"]
+Topology = Literal["share-first", "cascading", "two-loss"]
 
 
 def build(task: str, branch: str, topology: str = "share-first", game: str | None = None) -> Branch:

@@ -8,6 +8,7 @@ from keras import layers
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
 from toolkit.branch.optimizers import Adam
+from toolkit.zoo.pair import topologies
 
 ACTIONS = 6  # of BeamRider's, Breakout's and SpaceInvaders' action sets, the largest
 STEM = ("stem_conv1", "stem_conv2")
@@ -44,7 +45,4 @@ def _branch(name: str, *, filters: int, hidden: int) -> Branch:
     )
 
 
-BRANCHES = {
-    ("share-first", "lightweight"): lightweight,
-    ("share-first", "complex"): complex_,
-}
+BRANCHES = topologies(lightweight, complex_)

@@ -8,13 +8,14 @@ from keras import layers
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
 from toolkit.branch.optimizers import Adam
+from toolkit.zoo.pair import topologies
 
 ACTIONS = 2
 STEM = ("stem",)
 
 
 def lightweight() -> Branch:
-    return _branch("cartpole-lightweight", hidden=32)
+    return _branch("cartpole-lightweight", hidden=8)
 
 
 def complex_() -> Branch:
@@ -40,7 +41,4 @@ def _branch(name: str, *, hidden: int) -> Branch:
     )
 
 
-BRANCHES = {
-    ("share-first", "lightweight"): lightweight,
-    ("share-first", "complex"): complex_,
-}
+BRANCHES = topologies(lightweight, complex_)

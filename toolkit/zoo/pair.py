@@ -1,29 +1,52 @@
-"""The two topologies of the paper, for any pair of a lightweight and a complex network."""
+"""The topologies of a pair of a lightweight and a complex network.
+
+share-first   both have the stem in common, which is shared, and a head of their own
+cascading     the complex branch contains the whole lightweight one, which is shared; their outputs
+              are added before the softmax, and the complex side has a branch dropout (the paper's)
+two-loss      the same without branch dropout, and with a loss at both outputs
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import keras
 from keras import layers
 
-from toolkit.branch.branch import Branch
-from toolkit.branch.layers import BranchDropout
+from toolkit.branch.branch import Branch, sharing_everything
+from toolkit.branch.cascade import cascade
 from toolkit.branch.learning import Supervised
 
 Part = Callable[[keras.KerasTensor], keras.KerasTensor]
-LIGHT_OUTPUT = "light_output"
+Build = Callable[[], Branch]
+BRANCH_DROPOUT = 0.5  # the paper's
+
+
+def topologies(lightweight: Build, complex_: Build) -> dict[tuple[str, str], Build]:
+    """How to build each branch, by topology and branch, from a pair that shares its stem."""
+
+    def whole() -> Branch:
+        return sharing_everything(lightweight())
+
+    def cascaded(topology: str, branch_dropout: float | None) -> Branch:
+        strong = complex_()
+        joined = cascade(whole(), strong, branch_dropout=branch_dropout)
+        return replace(joined, name=f"{strong.name}-{topology}")
+
+    return {
+        ("share-first", "lightweight"): lightweight,
+        ("share-first", "complex"): complex_,
+        ("cascading", "lightweight"): whole,
+        ("cascading", "complex"): lambda: cascaded("cascading", BRANCH_DROPOUT),
+        ("two-loss", "lightweight"): whole,
+        ("two-loss", "complex"): lambda: cascaded("two-loss", None),
+    }
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A stem, what follows it in either branch, and the number of classes of both.
-
-    share-first: stem → head of the branch.
-    cascading: the complex branch contains the whole lightweight one; their outputs are added
-    before the softmax, behind a branch dropout on the complex side.
-    """
+    """A classifier's stem, what follows it in either branch, and the number of classes."""
 
     name: str
     input_shape: tuple[int, int, int]
@@ -35,44 +58,24 @@ class Pair:
     learning: Supervised
     input_scale: float
 
-    def branches(self) -> dict[tuple[str, str], Callable[[], Branch]]:
+    def branches(self) -> dict[tuple[str, str], Build]:
         """How to build each branch, by topology and branch."""
-        cascade = (*self.stem_layers, LIGHT_OUTPUT)
-        return {
-            ("share-first", "lightweight"): lambda: self._lightweight(self.stem_layers),
-            ("share-first", "complex"): self._complex,
-            ("cascading", "lightweight"): lambda: self._lightweight(cascade),
-            ("cascading", "complex"): lambda: self._cascade(cascade),
-        }
+        return topologies(self._lightweight, self._complex)
 
-    def _lightweight(self, shared: tuple[str, ...]) -> Branch:
-        x = keras.Input(self.input_shape)
-        return self._branch("lightweight", x, self._light_logits(self.stem(x)), shared)
+    def _lightweight(self) -> Branch:
+        return self._branch("lightweight", self.light_features, "light_output")
 
     def _complex(self) -> Branch:
+        return self._branch("complex", self.complex_features, "output")
+
+    def _branch(self, kind: str, features: Part, output: str) -> Branch:
         x = keras.Input(self.input_shape)
-        logits = layers.Dense(self.classes, name="output")(self.complex_features(self.stem(x)))
-        return self._branch("complex", x, logits, self.stem_layers)
-
-    def _cascade(self, shared: tuple[str, ...]) -> Branch:
-        x = keras.Input(self.input_shape)
-        stem = self.stem(x)
-        features = BranchDropout(0.5, name="branch_dropout")(self.complex_features(stem))
-        refinement = layers.Dense(self.classes, name="output")(features)
-        logits = layers.Add(name="sum")([self._light_logits(stem), refinement])
-        return self._branch("complex-cascading", x, logits, shared)
-
-    def _light_logits(self, stem: keras.KerasTensor) -> keras.KerasTensor:
-        return layers.Dense(self.classes, name=LIGHT_OUTPUT)(self.light_features(stem))
-
-    def _branch(
-        self, kind: str, x: keras.KerasTensor, logits: keras.KerasTensor, shared: tuple[str, ...]
-    ) -> Branch:
+        logits = layers.Dense(self.classes, name=output)(features(self.stem(x)))
         y = layers.Softmax(name="softmax")(logits)
         return Branch(
             name=f"{self.name}-{kind}",
-            model=keras.Model(x, y, name=f"{self.name}_{kind.replace('-', '_')}"),
-            shared_layers=shared,
+            model=keras.Model(x, y, name=f"{self.name}_{kind}"),
+            shared_layers=self.stem_layers,
             learning=self.learning,
             input_dtype="uint8",
             input_scale=self.input_scale,

@@ -64,7 +64,7 @@ def test_a_product_by_blocks_has_the_gradients_of_tensorflow() -> None:
     parameters = {**whole, **kernel.cut(whole.pop(kernel.name))}
     ours = run(by_blocks, parameters, x)
     np.testing.assert_allclose(ours[by_blocks.y], y, rtol=1e-4, atol=1e-5)
-    found = ours.gradients(by_blocks.y, dy, tuple(by_blocks.parameters))
+    found = ours.gradients({by_blocks.y: dy}, tuple(by_blocks.parameters))
     found[kernel.name] = kernel.join(found)
     for name, gradient in expected.items():
         np.testing.assert_allclose(found[name], gradient, rtol=1e-3, atol=1e-4, err_msg=name)

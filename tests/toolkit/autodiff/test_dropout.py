@@ -42,7 +42,7 @@ def traced(layer: Build, *shape: int, training: bool = True) -> tuple[Program, S
     def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         tape = run(program, weights, x)
         y = tape[program.y]
-        return y, tape.gradients(program.y, tf.ones_like(y), ("input/scale",))["input/scale"]
+        return y, tape.gradients({program.y: tf.ones_like(y)}, ("input/scale",))["input/scale"]
 
     def computed(x: Array) -> tuple[Array, Array]:
         y, gradient = step(tf.constant(x))

@@ -95,7 +95,7 @@ def check(model: keras.Model, x: Array | None = None, seed: int = 0) -> Tape:
     kinds = {node.op for node in program.nodes}
     for formulation in FORMULATIONS if "Conv2D" in kinds else ["columns"]:
         tape = run(lower(program, Always(formulation)), before, tf.constant(x))
-        found = tape.gradients(program.y, tf.constant(dy), trainable)
+        found = tape.gradients({program.y: tf.constant(dy)}, trainable)
         assert_close(tape[program.y], y, f"output by {formulation}")
         for name, gradient in zip(trainable, expected, strict=True):
             assert_close(found[name], gradient, f"{name} by {formulation}")
@@ -429,7 +429,7 @@ def test_only_what_the_named_parameters_reach_is_differentiated() -> None:
     program = trace(model, batch=BATCH, training=True)
     weights = {name: tf.constant(v) for name, v in named_variables(model).items()}
     tape = run(program, weights, tf.constant(normal((BATCH, 5))))
-    found = tape.gradients(program.y, tf.ones((BATCH, 3)), ("b/bias",))
+    found = tape.gradients({program.y: tf.ones((BATCH, 3))}, ("b/bias",))
     assert set(found) == {"b/bias"}
     assert_close(found["b/bias"], np.full(3, BATCH, np.float32), "bias")
     (product, _) = (node for node in program.nodes if node.layer == "b")

@@ -32,7 +32,7 @@ def replay(model: keras.Model) -> None:
     program = trace(model, batch=2, training=True)
     weights = {name: tf.constant(v) for name, v in named_variables(model).items()}
     tape = run(program, weights, tf.ones((2, *model.input_shape[1:])))
-    tape.gradients(program.y, tf.ones_like(tape[program.y]), tuple(weights))
+    tape.gradients({program.y: tf.ones_like(tape[program.y])}, tuple(weights))
 
 
 @pytest.mark.parametrize(

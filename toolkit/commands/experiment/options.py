@@ -19,6 +19,7 @@ LearningRate = Annotated[float | None, typer.Option(show_default="the branch's o
 Mqtt = Annotated[bool, typer.Option("--mqtt", help="Over a real broker instead of one in memory.")]
 Jobs = Annotated[int | None, typer.Option(help="Cells at a time.", min=1, show_default="cores")]
 Ray = Annotated[bool, typer.Option("--ray", help="Run cells on a Ray cluster.")]
+FirstSeed = Annotated[int, typer.Option(help="Of the seeds.", min=0)]
 Out = Annotated[
     Path | None, typer.Option(help="Folder of the results.", show_default="results/<task>")
 ]

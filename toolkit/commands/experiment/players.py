@@ -8,6 +8,7 @@ import typer
 
 from toolkit.commands.experiment.options import (
     ALL_SETTINGS,
+    FirstSeed,
     Jobs,
     Modes,
     Mqtt,
@@ -17,7 +18,15 @@ from toolkit.commands.experiment.options import (
     run_cells,
 )
 from toolkit.experiment.cell import Engine
-from toolkit.experiment.players.cell import MODES, PlayerOptions, plan
+from toolkit.experiment.players.cell import (
+    MODES,
+    SHARE_FIRST,
+    SYNC_BY,
+    TOPOLOGIES,
+    TWO_LOSS,
+    PlayerOptions,
+    plan,
+)
 from toolkit.experiment.presets import PLAYERS, WEAK_RATES
 
 ALL_RATES = ",".join(f"{rate:g}" for rate in WEAK_RATES)
@@ -44,6 +53,9 @@ def players(
         str | None, typer.Option(help="One or several, with commas.", show_default="breakout")
     ] = None,
     modes: Modes = ALL_SETTINGS,
+    topology: Annotated[
+        str, typer.Option(help=f"Any of {', '.join(TOPOLOGIES)}, with commas.")
+    ] = f"{SHARE_FIRST},{TWO_LOSS}",
     coordinator: Annotated[
         str, typer.Option(help=f"{' or '.join(MODES)}, or both with a comma.")
     ] = "sync",
@@ -67,12 +79,16 @@ def players(
             show_default=_defaults("sync_every"),
         ),
     ] = None,
+    sync_by: Annotated[
+        str, typer.Option(help=f"Whose steps --sync-every counts: {' or '.join(SYNC_BY)}.")
+    ] = SYNC_BY[0],
     seeds: Annotated[
         int | None,
         typer.Option(
             help="Repetitions, with seeds 0, 1, …", min=1, show_default=_defaults("seeds")
         ),
     ] = None,
+    first_seed: FirstSeed = 0,
     learning_rate: Annotated[
         float | None, typer.Option(show_default=_defaults("learning_rate"))
     ] = None,
@@ -110,8 +126,8 @@ def players(
 ) -> None:
     """Two devices learn a game, which the weak one plays more slowly (section 4.2).
 
-    A cell is a game × mode × coordinator × rate × seed. A cell that was killed starts from its
-    beginning; finished ones stay.
+    A cell is a game × mode × topology × coordinator × rate × seed. A cell that was killed
+    starts from its beginning; finished ones stay.
     """
     task = str(context.info_name)
     preset = PLAYERS[task]
@@ -126,13 +142,15 @@ def players(
         test_steps=preset.test_steps,
         learning_rate=preset.learning_rate if learning_rate is None else learning_rate,
         engine=engine or preset.engine,
+        sync_by=sync_by,
     )
     cells = plan(
         options,
         games=listed(game or preset.game, str, "game"),
         settings=listed(modes, str, "mode"),
+        topologies=listed(topology, str, "topology"),
         modes=listed(coordinator, str, "coordinator"),
         weak_rates=listed(weak_rate, float, "rate"),
-        seeds=range(seeds or preset.seeds),
+        seeds=range(first_seed, first_seed + (seeds or preset.seeds)),
     )
     run_cells(cells, out, None, mqtt=mqtt, jobs=jobs, ray=ray)

@@ -9,6 +9,7 @@ import typer
 
 from toolkit.commands.experiment.options import (
     ALL_SETTINGS,
+    FirstSeed,
     Jobs,
     LearningRate,
     Modes,
@@ -27,7 +28,7 @@ from toolkit.experiment.supervised.download import DATA
 def supervised(
     context: typer.Context,
     modes: Modes = ALL_SETTINGS,
-    topology: Annotated[str, typer.Option(help="One or both, with a comma.")] = ",".join(
+    topology: Annotated[str, typer.Option(help="Any of these, with commas.")] = ",".join(
         TOPOLOGIES
     ),
     weak_fraction: Annotated[
@@ -44,6 +45,25 @@ def supervised(
     seeds: Annotated[
         int | None,
         typer.Option(help="Repetitions, with seeds 0, 1, …", min=1, show_default="3; cifar10 5"),
+    ] = None,
+    first_seed: FirstSeed = 0,
+    merge: Annotated[
+        Literal["samples", "mean"], typer.Option(help="The weights of the updates.")
+    ] = "samples",
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help="The coordinator's, as momentum:0.5 or adam:0.001.",
+            show_default="changes are added",
+        ),
+    ] = None,
+    weak_model: Annotated[
+        str | None,
+        typer.Option("--weak", help="npz: your own weak network.", metavar="FILE.py:FUNCTION"),
+    ] = None,
+    strong_model: Annotated[
+        str | None,
+        typer.Option("--strong", help="npz: your own strong network.", metavar="FILE.py:FUNCTION"),
     ] = None,
     examples: Annotated[
         int | None,
@@ -107,6 +127,10 @@ def supervised(
         split=split,
         validate_on=validate_on,
         test_every=test_every or max(1, total // CURVE_POINTS),
+        weak_model=weak_model,
+        strong_model=strong_model,
+        merge=merge,
+        optimizer=optimizer,
     )
     cells = plan(
         options,
@@ -115,7 +139,7 @@ def supervised(
         weak_fractions=listed(weak_fraction, float, "fraction")
         if weak_fraction
         else preset.weak_fractions,
-        seeds=range(seeds or preset.seeds),
+        seeds=range(first_seed, first_seed + (seeds or preset.seeds)),
         branch_dropout={"on": (True,), "off": (False,), "both": (True, False)}[branch_dropout],
     )
     run_cells(cells, out, data, mqtt=mqtt, jobs=jobs, ray=ray)

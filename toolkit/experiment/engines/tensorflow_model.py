@@ -60,13 +60,16 @@ class TensorFlowModule(TrainingModule):
         with tf.GradientTape() as tape:
             tape.watch(list(trained.values()))
             tensors = self._replay(program, theta, batch["obs" if plays else "x"])
-            logits = tensors[program.logits()]
         if isinstance(learning, DoubleQ):
-            target = self._target(learning, theta, **batch)
-            losses, seed = double_q_loss(logits, batch["action"], target, learning.huber_delta)
+            target, delta = self._target(learning, theta, **batch), learning.huber_delta
+            losses, seeds = self.at_outputs(
+                tensors, lambda q: double_q_loss(q, batch["action"], target, delta)
+            )
         else:
-            losses, seed = self._loss(logits, batch["y"])
-        found = tape.gradient(logits, trained, output_gradients=seed * (1.0 / divisor))
+            losses, seeds = self.at_outputs(tensors, lambda z: self._loss(z, batch["y"]))
+        outputs = [tensors[value] for value in seeds]
+        scaled = [seed * (1.0 / divisor) for seed in seeds.values()]
+        found = tape.gradient(outputs, trained, output_gradients=scaled)
         for name, value in program.updates.items():
             self.store[name].assign(tensors[value])
         self.drawn.assign_add(1)

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.experiment.cell import ANY, ISOLATED, WEAK
+from toolkit.experiment.cell import ANY, ISOLATED
 from toolkit.experiment.figures.median_range import MedianRange
-from toolkit.experiment.players.cell import MODES, SCORE_WINDOW, PlayerCell
+from toolkit.experiment.players.cell import MODES, SHARE_FIRST, PlayerCell
 from toolkit.experiment.running.results import Result
 
 PAPER_GAMES = ("breakout", "beam_rider", "space_invaders")  # in the order of its figure
@@ -23,13 +23,15 @@ class Line:
     setting: str
     device: str
     weak_rate: float
+    topology: str = SHARE_FIRST
 
     def shows(self, result: PlayerResult) -> bool:
-        """Whether the cell is part of the line; an isolated device is shown for every rate."""
+        """Whether the cell is part of the line; some controls are common to all rates."""
         cell = result.cell
         return (
             (cell.game, cell.setting) == (self.game, self.setting)
-            and (cell.setting == ISOLATED or cell.weak_rate == self.weak_rate)
+            and cell.topology in (self.topology, ANY)
+            and (cell.weak_rate == self.weak_rate or cell.mode == ANY)
             and self.device in result.finals
         )
 
@@ -42,31 +44,19 @@ def learning_curve(results: Sequence[PlayerResult], line: Line) -> dict[int, Med
 
 
 def smoothed(result: PlayerResult, device: str) -> dict[int, float]:
-    """Returns, by steps, the mean of the last `SCORE_WINDOW` scores (of fewer at the beginning)."""
+    """Returns, by steps, the mean of the last scores in a window (of fewer at the beginning)."""
     points = sorted(result.curve(device), key=lambda point: point.round)
-    scores = [point.scores["score"] for point in points]
+    scores, window = [point.scores["score"] for point in points], result.cell.window(device)
     return {
-        int(point.scores["steps"]): statistics.fmean(scores[max(0, end - SCORE_WINDOW) : end])
+        int(point.scores["steps"]): statistics.fmean(scores[max(0, end - window) : end])
         for end, point in enumerate(points, start=1)
     }
 
 
 def final_scores(results: Sequence[PlayerResult], line: Line) -> MedianRange | None:
-    """Returns the scores after the number of steps of a device in a fleet.
-
-    An isolated weak device takes more steps than in a fleet, so its score is read earlier.
-    """
-    found = [_final(result, line) for result in filter(line.shows, results)]
+    """Returns the scores at the end."""
+    found = [r.finals[line.device].scores["score"] for r in filter(line.shows, results)]
     return MedianRange.of(found) if found else None
-
-
-def _final(result: PlayerResult, line: Line) -> float:
-    options = result.cell.options
-    if line.device != WEAK or result.cell.setting != ISOLATED or line.weak_rate == 1:
-        return result.finals[line.device].scores["score"]
-    taken = options.warm_up + line.weak_rate * options.rounds * options.steps_per_round
-    curve = smoothed(result, line.device)
-    return curve[max((steps for steps in curve if steps <= taken), default=min(curve))]
 
 
 def modes(results: Sequence[PlayerResult]) -> list[str]:

@@ -26,7 +26,7 @@ def players_table(results: Sequence[PlayerResult]) -> StudyTable:
     options = results[0].cell.options
     sentence = caption(
         results,
-        what=f": mean score of the last {SCORE_WINDOW} test episodes",
+        what=f": mean score of the tests in the last {SCORE_WINDOW:.0%} of the steps",
         length=f"{options.steps_per_round} steps",
         details=f", warm-up {options.warm_up}, exploration {options.exploration}, "
         f"replay {options.replay[0]} and {options.replay[1]} steps",

@@ -14,7 +14,7 @@ from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
 from toolkit.experiment.device import StudyDevice
 from toolkit.experiment.players.branches import player_branch
-from toolkit.experiment.players.cell import SCORE_WINDOW, PlayerCell
+from toolkit.experiment.players.cell import PlayerCell
 from toolkit.experiment.players.games import make_task
 from toolkit.experiment.players.virtual_clock import VirtualClock
 from toolkit.experiment.scores import Final, OnPoint, Point
@@ -35,6 +35,7 @@ class PlayerDevice(StudyDevice):
         super().__init__(cell, name, player_branch(cell, name), log)
         self._task = make_task(cell, name)
         self._scores: list[float] = []
+        self._window = cell.window(name)
         self._on_point = on_point
         self.rounds = _PlayerRounds(
             Learner(self.model, self._task, self.shared),
@@ -46,8 +47,8 @@ class PlayerDevice(StudyDevice):
         )
 
     def final(self) -> Final:
-        """Returns the mean score of the last test episodes."""
-        return Final(self.name, {"score": statistics.fmean(self._scores[-SCORE_WINDOW:])})
+        """Returns the mean score of the last part of the tests."""
+        return Final(self.name, {"score": statistics.fmean(self._scores[-self._window :])})
 
     def _test(self, loss: float) -> None:
         score = self._task.evaluate(self.model)["score"]

@@ -21,7 +21,7 @@ def make_task(cell: PlayerCell, device: str) -> DqnTask:
     options = replace(
         usual_options(cell.environment),
         warm_up_steps=cell.options.warm_up,
-        exploration_steps=cell.options.exploration,
+        exploration_steps=cell.exploration(device),
         test_steps=cell.options.test_steps,
     )
     with closing(make_environment(cell.environment, 1)) as example:

@@ -81,7 +81,7 @@ def _run(
             devices.append(workload.make_device(name, state, log, write_point))
         if cell.setting == ISOLATED:
             for device in devices:
-                train_alone(device.rounds, cell.options.rounds)
+                train_alone(device.rounds, cell.rounds(device.name))
         else:
             log = stack.enter_context((state / "aggregator.jsonl").open("a", encoding="utf-8"))
             _train_together(cell, devices, aggregator, Log(log), broker)

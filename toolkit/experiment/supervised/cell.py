@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import (
@@ -26,9 +26,12 @@ from toolkit.experiment.cell import (
     StudyOptions,
     check_known,
 )
+from toolkit.zoo import SupervisedTask, Topology
 
-DIGITS, CIFAR10, NPZ = TASKS = ("digits", "cifar10", "npz")
-SHARE_FIRST, CASCADING = TOPOLOGIES = ("share-first", "cascading")
+DIGITS, CIFAR10 = get_args(SupervisedTask)
+NPZ = "npz"  # a user's data
+TASKS = (DIGITS, CIFAR10, NPZ)
+SHARE_FIRST, CASCADING, TWO_LOSS = TOPOLOGIES = get_args(Topology)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +42,17 @@ class SupervisedOptions(StudyOptions):
     split: str = "iid"  # or dirichlet:ALPHA
     validate_on: int | None = None  # maximum number of validation examples; None: all
     test_every: int = 1  # rounds between two points of a test curve
+    # A user's networks, as path/to/file.py:function; None: the task's own.
+    weak_model: str | None = None
+    strong_model: str | None = None
+    merge: str = "samples"
+    optimizer: str | None = None  # of the coordinator; None: changes are added
 
     def __post_init__(self) -> None:
         super().__post_init__()
         parse_split(self.split)
+        if (self.weak_model is None) != (self.strong_model is None):
+            raise ExperimentError("give both networks, the weak and the strong one, or neither.")
 
     @property
     def steps(self) -> int:
@@ -70,8 +80,8 @@ class SupervisedCell(Cell):
 
     @property
     def merging(self) -> Merging:
-        """Synchronous rounds; updates are weighted by the number of examples."""
-        return Merging("sync", "samples", self.options.rounds)
+        options = self.options
+        return Merging("sync", options.merge, options.rounds, options.optimizer)
 
     def zoo_topology(self) -> str:
         """The topology as the zoo calls it.
@@ -82,7 +92,7 @@ class SupervisedCell(Cell):
         return CASCADING if self.topology == ANY else self.topology
 
     def model_key(self, device: str) -> tuple[object, ...]:
-        same_model = replace(self.options, rounds=1, test_every=1)  # they do not change the model
+        same_model = replace(self.options, rounds=1, test_every=1, merge="", optimizer=None)
         return (same_model, self.branch(device), self.zoo_topology(), self.branch_dropout)
 
 

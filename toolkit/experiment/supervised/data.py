@@ -18,14 +18,22 @@ from toolkit.experiment.supervised.cell import CIFAR10, DIGITS, TASKS
 
 
 @lru_cache(maxsize=1)
-def read_task(task: str, data: Path | None) -> Examples:
-    """Returns uint8 images and int32 labels; raises a StemshareError if there are none."""
+def read_task(task: str, data: Path | None, *, own_networks: bool = False) -> Examples:
+    """Returns examples and int32 labels; raises a StemshareError if there are none.
+
+    With the user's own networks examples may be any numbers; otherwise they are uint8 images.
+    """
     check_known("task", [task], TASKS)
     if task == DIGITS:
         return read_digits()
     if data is None:
         raise ExperimentError(f"the task {task} needs --data.")
-    return read_cifar10(data) if task == CIFAR10 else _checked(data, read_examples(data))
+    if task == CIFAR10:
+        return read_cifar10(data)
+    found = read_examples(data)
+    if not own_networks:
+        _check_images(data, found)
+    return _checked(data, found)
 
 
 def digest_of(examples: Examples) -> str:
@@ -33,15 +41,19 @@ def digest_of(examples: Examples) -> str:
     return arrays_digest(examples.x_train, examples.y_train, examples.x_test, examples.y_test).hex()
 
 
-def _checked(file: Path, found: Examples) -> Examples:
-    """Returns the user's examples if they are images with labels 0, 1, 2, …"""
-    for part in ("train", "test"):
-        images, labels = getattr(found, f"x_{part}"), getattr(found, f"y_{part}")
+def _check_images(file: Path, found: Examples) -> None:
+    for part, images in (("train", found.x_train), ("test", found.x_test)):
         if images.dtype != np.uint8 or images.ndim != 4 or not len(images):
             raise ExperimentError(
                 f"{file} holds {images.dtype}{list(images.shape)} to {part} with; a study needs "
                 "uint8 images [count, height, width, channels]."
             )
+
+
+def _checked(file: Path, found: Examples) -> Examples:
+    """Returns the user's examples if they have labels 0, 1, 2, …"""
+    for part in ("train", "test"):
+        images, labels = getattr(found, f"x_{part}"), getattr(found, f"y_{part}")
         if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1] or labels.min() < 0:
             raise ExperimentError(
                 f"{file} holds {labels.dtype}{list(labels.shape)} as labels to {part} with; a "

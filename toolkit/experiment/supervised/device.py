@@ -44,6 +44,7 @@ class SupervisedDevice(StudyDevice):
             seed=2 * cell.seed + (name == POWERFUL),
             test_rounds={*range(0, options.rounds, options.test_every), options.rounds},
             validate_on=options.validate_on,
+            stream=f"{cell.seed} {name}",
             on_scores=lambda round, scores: on_point(Point(name, round, scores)),
         )
         self.rounds = Rounds(

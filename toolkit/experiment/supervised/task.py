@@ -14,6 +14,7 @@ from broker.protocol.wire import below
 from firmware_sim.tasks.labelled import Examples, LabelledTask
 from firmware_sim.tasks.supervised import evaluate
 from firmware_sim.tensor_spec import Array
+from firmware_sim.training.random_streams import stream_number
 from firmware_sim.training.runtime import Model
 from toolkit.experiment.cell import BATCH
 from toolkit.experiment.engines.models import use_random_stream
@@ -37,13 +38,16 @@ class StudyTask(LabelledTask):
         test_rounds: Collection[int],
         validate_on: int | None,
         on_scores: OnScores,
+        stream: str = "",
     ) -> None:
+        """`stream` distinguishes the random numbers of dropout from those of other devices."""
         x, y = examples.x_train, examples.y_train
         own = Examples(x[part.training], y[part.training], examples.x_test, examples.y_test)
         super().__init__(own, batch=BATCH, seed=seed)
         validation = part.validation[:validate_on]
         self._x, self._y = x[validation], y[validation]
         self._steps = steps  # in a round
+        self._stream = stream
         self._test_rounds = test_rounds
         self._on_scores = on_scores
         self._validated = -1  # the last round that this process has validated
@@ -66,7 +70,7 @@ class StudyTask(LabelledTask):
         """
         if self._validated < self.round:
             self.evaluate(model)
-        use_random_stream(model, 1 + self.round)
+        use_random_stream(model, stream_number(self._stream, self.round))
         return super().train(model, steps, exchange)
 
     def evaluate(self, model: Model) -> dict[str, float]:
