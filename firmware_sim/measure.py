@@ -57,6 +57,7 @@ def measure(
     loaded = Model(model, runtime=runtime, threads=threads)
     game = _game(loaded) if device else None
     if device:  # a device that was killed starts from its checkpoint
+        loaded.use_random_stream(1)
         _checkpoint(loaded, restore=True)
     x = random_input(np.random.default_rng(0), loaded.inputs("infer")["x"])
     answer = loaded.call("infer", x=x)["output"]

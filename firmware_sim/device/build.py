@@ -50,7 +50,7 @@ def make_rounds(
         threads=threads or bundle.manifest.profile.threads,
     )
     checkpoints = Checkpoints(state, device=device, bundle=bundle.model_digest)
-    learner = Learner(model, task, bundle.manifest.shared)
+    learner = Learner(model, task, bundle.manifest.shared, device=device)
     return Rounds(
         learner, checkpoints, plan, log, clock=clock, cap_reached=cap_reached, alive=alive
     )

@@ -15,6 +15,7 @@ from firmware_sim.errors import CAP_REACHED
 from firmware_sim.packs.options import add_pack_options, options_of
 from firmware_sim.playing.options import DqnOptions, usual_options
 from firmware_sim.playing.player import game_of
+from firmware_sim.training.random_streams import stream_number
 from firmware_sim.training.rounds import Plan, mini_batches
 from firmware_sim.training.runtime import RUNTIMES
 from profiles import Profile
@@ -60,7 +61,7 @@ def arguments() -> argparse.ArgumentParser:
         help="part of the training data that this device holds, as 0:0.2 (default all)",
     )
     _add_game_options(parser)
-    add("--seed", type=int, default=0, help="of the order of the data and of the play")
+    add("--seed", type=int, help="of the order of the data and of the play (default: from --id)")
     add("--evaluate-every", type=positive, default=1, metavar="N", help="rounds (default 1)")
     add(
         "--checkpoint-seconds",
@@ -146,6 +147,8 @@ def read_options(
     if (args.latency_ms or args.loss) and not args.simulate_link:
         parser.error("--latency-ms and --loss need --simulate-link")
     args.id = args.id or "device"
+    if args.seed is None:
+        args.seed = stream_number(args.id)
     return args
 
 

@@ -9,15 +9,21 @@ import numpy as np
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.wire import below
 from firmware_sim.tensor_spec import Array
+from firmware_sim.training.random_streams import stream_number
 from firmware_sim.training.runtime import Model
 from firmware_sim.training.task import Task
+
+STEP = "optimizer/step"  # the tensor that counts the steps of training
 
 
 class Learner:
     """Trains from a given θ_shared, and returns what it learnt."""
 
-    def __init__(self, model: Model, task: Task, shared: Slice) -> None:
+    def __init__(self, model: Model, task: Task, shared: Slice, *, device: str) -> None:
+        """`device` makes the random numbers of dropout differ from those of other devices."""
         self.model = model
+        self._device = device
+        model.use_random_stream(stream_number(device))
         self.task = task
         self._shared = shared
 
@@ -59,5 +65,8 @@ class Learner:
         return model | {f"task/{name}": value for name, value in self.task.state().items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        self.model.call("set_state", **below("model/", state))
+        """Continues from `state`; dropout does not repeat the numbers that were drawn before."""
+        model = below("model/", state)
+        self.model.use_random_stream(stream_number(self._device, int(model[STEP])))
+        self.model.call("set_state", **model)
         self.task.restore(below("task/", state))

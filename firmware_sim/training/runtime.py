@@ -15,6 +15,7 @@ import numpy as np
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import RuntimeUnavailable, WrongInput
 from firmware_sim.tensor_spec import Array, TensorSpec
+from firmware_sim.training.random_streams import draws_random_numbers, in_stream
 
 # In order of preference: the maintained one first.
 RUNTIMES = {
@@ -67,10 +68,26 @@ class Model:
 
     def __init__(self, path: Path, *, runtime: str | None = None, threads: int = 1) -> None:
         self.runtime = choose_runtime(runtime)
-        module = importlib.import_module(RUNTIMES[self.runtime])
-        self._interpreter = module.Interpreter(model_path=str(path), num_threads=threads)
+        self._path = path
+        self._threads = threads
+        self._load(model_path=str(path))
+
+    def use_random_stream(self, number: int) -> None:
+        """From now on dropout draws the numbers of this stream, from its beginning.
+
+        Variables keep their values. A model without random operations stays as it is.
+        """
+        if draws_random_numbers(self._path):
+            state = self.call("get_state")
+            self._load(model_content=in_stream(self._path.read_bytes(), number))
+            self.call("set_state", **state)
+
+    def _load(self, **source: Any) -> None:
         self._runners: dict[str, Any] = {}
         self._inputs: dict[str, dict[str, TensorSpec]] = {}
+        self._interpreter: Any = None  # first: there is memory for one only
+        module = importlib.import_module(RUNTIMES[self.runtime])
+        self._interpreter = module.Interpreter(num_threads=self._threads, **source)
 
     @cached_property
     def signatures(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
+from firmware_sim.training.learner import STEP
 from toolkit.autodiff import Program, Tape, run
 from toolkit.autodiff.blocks import in_blocks, large_kernels
 from toolkit.autodiff.lower import Tuning, lower
@@ -21,7 +22,6 @@ from toolkit.training.storage import Storage
 from toolkit.tuning.files import shipped
 
 ACCUMULATED = "accumulated"
-STEP = "optimizer/step"
 TARGET = "target/"
 Loss = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]  # of an output: values and gradients
 

@@ -1,7 +1,8 @@
 """Random numbers: the device's own stream, RANDOM_UNIFORM and RANDOM_STANDARD_NORMAL.
 
 Keras draws from seeded stateless generators, which TFLite does not have. A seed per draw keeps
-the streams of two layers apart and makes them the same in every runtime.
+the streams of two layers apart and makes them the same in every runtime; the device writes the
+number of its own stream over the second seed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from firmware_sim.training.random_streams import MARK
 from toolkit.autodiff.program import Node
 from toolkit.autodiff.rules.rule import NO_GRADIENT, Pullbacks, Rule
 
@@ -19,13 +21,13 @@ Result = tuple[tf.Tensor, Pullbacks]
 
 def uniform(node: Node, shape: Any) -> Result:
     return tf.raw_ops.RandomUniform(
-        shape=tf.constant(shape, tf.int32), dtype=tf.float32, seed=_seed(node), seed2=1
+        shape=tf.constant(shape, tf.int32), dtype=tf.float32, seed=_seed(node), seed2=MARK
     ), NO_GRADIENT
 
 
 def normal(node: Node, shape: Any) -> Result:
     return tf.raw_ops.RandomStandardNormal(
-        shape=tf.constant(shape, tf.int32), dtype=tf.float32, seed=_seed(node), seed2=2
+        shape=tf.constant(shape, tf.int32), dtype=tf.float32, seed=_seed(node), seed2=MARK
     ), NO_GRADIENT
 
 

@@ -105,13 +105,13 @@ class Trainer:
         parts = self._parts(case.split, case.seed)
         start = {**self._zeros, **_branch(case.seed, self._learning_rate).weights()}
         flips = bool(case.attack) and ATTACKS[str(case.attack)].flips_labels
-        learners = []
+        learners: list[Learner] = []
         for k, (model, own) in enumerate(zip(self._models, parts, strict=True)):
             model.call("set_state", **start)
             if flips and k >= DEVICES - case.liars:
                 own = Examples(own.x_train, 9 - own.y_train, own.x_test, own.y_test)
             task = LabelledTask(own, batch=BATCH, seed=DEVICES * case.seed + k)
-            learners.append(Learner(model, task, self._shared))
+            learners.append(Learner(model, task, self._shared, device=f"{case.seed} {k}"))
         return learners
 
     def _parts(self, split: str, seed: int) -> list[Examples]:

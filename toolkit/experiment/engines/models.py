@@ -6,7 +6,9 @@ only in their data and their seed; every cell starts from its own weights.
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+import tempfile
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -18,19 +20,7 @@ from toolkit.training.module import TARGET
 
 _RUNTIME = "ai-edge-litert"  # tflite-runtime cannot be loaded beside TensorFlow
 _MODELS: dict[tuple[object, ...], Model] = {}
-_CONVERTED: dict[tuple[object, ...], bytes] = {}
-
-
-class HasRandomStreams(Protocol):
-    """A model whose dropout can draw from numbered, independent streams of random numbers."""
-
-    def use_random_stream(self, number: int) -> None:
-        """From now on dropout draws the numbers of this stream, from its beginning."""
-
-
-def use_random_stream(model: Model, number: int) -> None:
-    """Makes the dropout of a model of `model_for` draw from the stream with this number."""
-    cast(HasRandomStreams, model).use_random_stream(number)
+_CONVERTED: dict[tuple[object, ...], Path] = {}
 
 
 def model_for(cell: Cell, device: str, branch: Branch) -> Model:
@@ -52,13 +42,19 @@ def _in_tensorflow(key: tuple[object, ...], branch: Branch) -> Model:
 
 def _in_tflite(key: tuple[object, ...], branch: Branch) -> Model:
     from toolkit.conversion.convert import convert_module
-    from toolkit.experiment.engines.tflite_model import TFLiteModel
     from toolkit.training.module import TrainingModule
 
     if key not in _CONVERTED:
         module = TrainingModule(branch, batch=BATCH, runtime=_RUNTIME)
-        _CONVERTED[key] = convert_module(module)
-    return TFLiteModel(_CONVERTED[key], runtime=_RUNTIME)
+        _CONVERTED[key] = Path(_folder().name) / f"{len(_CONVERTED)}.tflite"
+        _CONVERTED[key].write_bytes(convert_module(module))
+    return Model(_CONVERTED[key], runtime=_RUNTIME)
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """The folder of converted models, which is removed when the process ends."""
+    return tempfile.TemporaryDirectory()
 
 
 def _untrained(model: Model, branch: Branch) -> dict[str, Array]:

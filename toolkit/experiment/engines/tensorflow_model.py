@@ -157,6 +157,7 @@ class TensorFlowModel(Model):
         return self._inputs[signature]
 
     def use_random_stream(self, number: int) -> None:
+        """From now on dropout draws the numbers of this stream, from its beginning."""
         self._training.use_random_stream(number)
 
     def _runner(self, signature: str) -> Any:

@@ -38,7 +38,7 @@ class PlayerDevice(StudyDevice):
         self._window = cell.window(name)
         self._on_point = on_point
         self.rounds = _PlayerRounds(
-            Learner(self.model, self._task, self.shared),
+            Learner(self.model, self._task, self.shared, device=f"{cell.seed} {name}"),
             Plan(cell.steps(name), checkpoint_seconds=NEVER, resend_seconds=NEVER),
             self.log,
             device=name,

@@ -36,6 +36,7 @@ class SupervisedDevice(StudyDevice):
         shape = examples.x_train.shape[1:]
         branch = supervised_branch(cell, name, image_shape=shape, classes=classes)
         super().__init__(cell, name, branch, log)
+        stream = f"{cell.seed} {name}"
         fractions = {WEAK: cell.weak_fraction, POWERFUL: 1 - cell.weak_fraction}
         self._task = StudyTask(
             examples,
@@ -44,11 +45,11 @@ class SupervisedDevice(StudyDevice):
             seed=2 * cell.seed + (name == POWERFUL),
             test_rounds={*range(0, options.rounds, options.test_every), options.rounds},
             validate_on=options.validate_on,
-            stream=f"{cell.seed} {name}",
+            stream=stream,
             on_scores=lambda round, scores: on_point(Point(name, round, scores)),
         )
         self.rounds = Rounds(
-            Learner(self.model, self._task, self.shared),
+            Learner(self.model, self._task, self.shared, device=stream),
             _WholeRounds(state / name, device=name, bundle=cell.name),
             Plan(options.steps, checkpoint_seconds=NEVER, resend_seconds=NEVER),
             self.log,

@@ -17,7 +17,6 @@ from firmware_sim.tensor_spec import Array
 from firmware_sim.training.random_streams import stream_number
 from firmware_sim.training.runtime import Model
 from toolkit.experiment.cell import BATCH
-from toolkit.experiment.engines.models import use_random_stream
 from toolkit.experiment.supervised.splits import Part
 
 OnScores = Callable[[int, dict[str, float]], None]  # a round, and the scores after it
@@ -70,7 +69,7 @@ class StudyTask(LabelledTask):
         """
         if self._validated < self.round:
             self.evaluate(model)
-        use_random_stream(model, stream_number(self._stream, self.round))
+        model.use_random_stream(stream_number(self._stream, self.round))
         return super().train(model, steps, exchange)
 
     def evaluate(self, model: Model) -> dict[str, float]:
