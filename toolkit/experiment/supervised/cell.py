@@ -147,10 +147,15 @@ def plan(
 
 
 def _distinct(cell: SupervisedCell, branch_dropout: Sequence[bool]) -> list[SupervisedCell]:
-    """Returns the cells that one point of the figure needs."""
+    """Returns the cells that one point of the figure needs.
+
+    What a powerful device loses or wins is measured against its own network alone, without a
+    cascade. A cascade alone shows what the cascade itself does to it.
+    """
     if cell.setting == ISOLATED:
         return [
             replace(cell, devices=(WEAK,), topology=ANY),
+            replace(cell, devices=(POWERFUL,), topology=SHARE_FIRST),
             replace(cell, devices=(POWERFUL,)),
         ]
     if cell.setting == HOMOGENEOUS:
