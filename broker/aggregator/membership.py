@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from pathlib import Path
 
-from broker.errors import SettingsRefused
+from broker.errors import NameRefused, SettingsRefused
 from broker.protocol.messages import Reason, Refused
 from broker.protocol.topics import check_name
 
@@ -24,7 +25,7 @@ class Members:
 
     def check(self, device: str) -> None:
         """Raises `Refused` for a device that is not in the list."""
-        if device not in self._names:
+        with contextlib.suppress(SettingsRefused, NameRefused):  # while it is edited: as it was
             self._read()
         if device not in self._names:
             raise Refused(

@@ -31,6 +31,15 @@ def test_the_list_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     file.write_text("pi-1\npi-3\n")
     os.utime(file, ns=(1, 1))
     members.check("pi-3")
+    file.write_text("pi-3\n")
+    os.utime(file, ns=(2, 2))
+    with pytest.raises(Refused):
+        members.check("pi-1")  # was taken out
+    file.write_text("pi/3\n")
+    os.utime(file, ns=(3, 3))
+    members.check("pi-3")  # of a list that cannot be read nothing is believed
+    file.unlink()
+    members.check("pi-3")
 
 
 def test_a_list_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
