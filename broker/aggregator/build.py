@@ -57,7 +57,7 @@ def identity_of(spec: AggregatorSpec) -> Identity:
         fingerprint=spec.known.fingerprint,
         mode=settings.mode,
         exchange=spec.exchange,
-        optimizer=type(settings.optimizer).__name__,
+        optimizer=settings.optimizer.kind,
         merging=COORDINATORS[settings.mode].replay_identity(settings),
     )
 

@@ -13,7 +13,7 @@ from broker.errors import SettingsRefused
 from broker.merging.bounds import Bounds, parse_clip, parse_max_weight
 from broker.merging.coordinator import MODES, Settings
 from broker.merging.merge import MERGES, MergeRule
-from broker.merging.optimizers import Delta, parse_optimizer
+from broker.merging.optimizers import parse_optimizer
 from broker.merging.staleness import STALENESS
 from broker.protocol.quantisation import DOWNLINKS
 from broker.protocol.topics import check_name
@@ -92,9 +92,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     add(
         "--optimizer",
-        default="sgd:0.01",
-        metavar="NAME:RATE",
-        help="applies gradients: sgd:RATE or adam:RATE (default %(default)s)",
+        metavar="NAME:NUMBER",
+        help="how merged updates are applied: sgd:RATE, momentum:BETA[:RATE] or "
+        "adam:RATE[:EPSILON] (default: deltas are added, and gradients applied by sgd:0.01)",
     )
     add(
         "--staleness",
@@ -175,7 +175,7 @@ def spec_of(args: argparse.Namespace) -> AggregatorSpec:
         settings=Settings(
             mode=args.mode,
             merge=MergeRule(args.merge, byzantine=args.byzantine, bounds=_bounds(args)),
-            optimizer=Delta() if args.exchange == "delta" else parse_optimizer(args.optimizer),
+            optimizer=parse_optimizer(args.optimizer, args.exchange),
             quorum=args.quorum,
             deadline_seconds=args.deadline,
             rounds=args.rounds,

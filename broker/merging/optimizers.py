@@ -1,7 +1,8 @@
 """How the coordinator applies a merged update: θ_shared before → θ_shared after.
 
 With `exchange = "gradient"` devices send gradients g, and an optimiser of the coordinator applies
-them; with `exchange = "delta"` they send changes Δ that their own optimisers made, which are added.
+them. With `exchange = "delta"` they send changes Δ that their own optimisers made. These are added,
+or an optimiser of the coordinator applies them as the gradient g = -Δ.
 
 Every optimiser is a frozen setting with two pure functions. Its slots are a flat dict of named
 arrays (`<tensor>/m`, `<tensor>/v`, `<tensor>/t`), so that they can be stored and restored exactly.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +26,17 @@ from broker.protocol.slice import Tensors
 Slots = dict[str, npt.NDArray[Any]]
 _Array = npt.NDArray[np.float32]
 
+_GRADIENT_RATE = 0.01
+# β₂ and ε: of gradients as in Keras; of deltas, which are fewer and larger, as in Reddi et al.
+_KERAS_ADAM, _FED_ADAM = (0.999, 1e-7), (0.99, 1e-3)
+
 
 class Optimizer(Protocol):
     """`step` returns new arrays for what it changes and the given ones for what it does not."""
+
+    @property
+    def kind(self) -> str:
+        """Stands in a stored state: the slots of one kind are of no use to another."""
 
     def initial(self, theta: Tensors) -> Slots: ...
 
@@ -37,6 +46,8 @@ class Optimizer(Protocol):
 @dataclass(frozen=True)
 class Delta:
     """θ ← θ + Δ."""
+
+    kind: ClassVar[str] = "Delta"
 
     def initial(self, theta: Tensors) -> Slots:
         return {}
@@ -48,6 +59,8 @@ class Delta:
 @dataclass(frozen=True)
 class SGD:
     """θ ← θ - η·g."""
+
+    kind: ClassVar[str] = "SGD"
 
     learning_rate: float
 
@@ -62,9 +75,31 @@ class SGD:
 
 
 @dataclass(frozen=True)
+class Momentum:
+    """v ← β·v + g;  θ ← θ - η·v. Gradients that agree move θ up to 1/(1-β) times as far."""
+
+    kind: ClassVar[str] = "Momentum"
+
+    beta: float
+    learning_rate: float
+
+    def initial(self, theta: Tensors) -> Slots:
+        return {f"{name}/v": np.zeros_like(value) for name, value in theta.items()}
+
+    def step(self, theta: Tensors, merged: Tensors, slots: Slots) -> tuple[Tensors, Slots]:
+        def move(name: str, value: _Array, gradient: _Array) -> tuple[_Array, Slots]:
+            v = self.beta * slots[f"{name}/v"] + gradient
+            return value - self.learning_rate * v, {f"{name}/v": v}
+
+        return _each(theta, merged, slots, move)
+
+
+@dataclass(frozen=True)
 class Adam:
     """m ← m + (g - m)(1-β₁);  v ← v + (g² - v)(1-β₂);  θ ← θ - η_t · m / (√v + ε),
     with η_t = η·√(1-β₂ᵗ) / (1-β₁ᵗ), as in Keras."""
+
+    kind: ClassVar[str] = "Adam"
 
     learning_rate: float
     beta_1: float = 0.9
@@ -93,19 +128,62 @@ class Adam:
         return _each(theta, merged, slots, move)
 
 
-def parse_optimizer(text: str) -> Optimizer:
-    """Returns the optimiser of a setting such as sgd:0.01 or adam:0.001."""
-    name, _, written = text.partition(":")
+@dataclass(frozen=True)
+class PseudoGradient:
+    """Deltas for an optimiser of gradients: g = -Δ, so that θ - η·g moves along Δ.
+
+    Momentum is then v ← β·v + Δ, θ ← θ + η·v. Adam is the FedAdam of Reddi et al. (2021, "Adaptive
+    Federated Optimization") with Adam's correction of the first steps. Its ε, their τ, decides
+    what it does: a number of θ whose Δ are far larger moves by about η whatever Δ is, one whose Δ
+    are far smaller moves in proportion to Δ.
+    """
+
+    optimizer: Optimizer
+
+    @property
+    def kind(self) -> str:
+        return self.optimizer.kind
+
+    def initial(self, theta: Tensors) -> Slots:
+        return self.optimizer.initial(theta)
+
+    def step(self, theta: Tensors, merged: Tensors, slots: Slots) -> tuple[Tensors, Slots]:
+        gradients = {name: np.negative(delta) for name, delta in merged.items()}
+        return self.optimizer.step(theta, gradients, slots)
+
+
+def parse_optimizer(text: str | None, exchange: str) -> Optimizer:
+    """Returns the optimiser of a setting such as momentum:0.5, for what the devices exchange.
+
+    None: deltas are added, and gradients applied with a rate of 0.01.
+    """
+    deltas = exchange == "delta"
+    if text is None:
+        return Delta() if deltas else SGD(_GRADIENT_RATE)
+    name, *written = text.split(":")
     try:
-        rate = float(written)
+        numbers = [float(number) for number in written]
     except ValueError:
-        rate = math.nan
-    if name not in ("sgd", "adam") or not 0 < rate < math.inf:
-        raise OptimizerRefused(
-            f"optimizer {text!r} is not understood: write sgd:RATE or adam:RATE with a rate above "
-            "0, as in adam:0.001."
-        )
-    return SGD(rate) if name == "sgd" else Adam(rate)
+        numbers = [math.nan]
+    optimizer: Optimizer
+    match name, numbers:
+        case "sgd", [rate] if _positive(rate):
+            optimizer = SGD(rate)
+        case "momentum", [beta, *rates] if 0 <= beta < 1 and _positive(*rates) and len(rates) < 2:
+            optimizer = Momentum(beta, *(rates or [1.0 if deltas else _GRADIENT_RATE]))
+        case "adam", [rate, *epsilons] if _positive(rate, *epsilons) and len(epsilons) < 2:
+            beta_2, usual = _FED_ADAM if deltas else _KERAS_ADAM
+            optimizer = Adam(rate, beta_2=beta_2, epsilon=(epsilons or [usual])[0])
+        case _:
+            raise OptimizerRefused(
+                f"optimizer {text!r} is not understood: write sgd:RATE, momentum:BETA[:RATE] or "
+                "adam:RATE[:EPSILON] with 0 ≤ BETA < 1 and the others above 0, as in momentum:0.5."
+            )
+    return PseudoGradient(optimizer) if deltas else optimizer
+
+
+def _positive(*numbers: float) -> bool:
+    return all(0 < number < math.inf for number in numbers)
 
 
 def _each(

@@ -14,13 +14,17 @@ from broker.protocol.slice import Tensors
 UNBOUNDED = ("--max-weight", "off", "--clip", "off")
 
 
-def replay(start: Tensors, updates: Iterable[Update], *, mean: bool = False) -> Tensors:
+def replay(
+    start: Tensors, updates: Iterable[Update], *, mean: bool = False, momentum: float = 0.0
+) -> Tensors:
     """Returns what synchronous rounds make of `start`.
 
-    For each round and tensor: θ ← θ + Σ_k n_k·Δ_k / Σ_k n_k over the devices that hold it.
-    Between rounds θ is float32, as devices get it; n_k = 1 for the plain mean.
+    For each round and tensor: v ← β·v + Σ_k n_k·Δ_k / Σ_k n_k over the devices that hold it, and
+    θ ← θ + v, with the momentum β. Between rounds θ is float32, as devices get it; n_k = 1 for the
+    plain mean.
     """
     theta = dict(start)
+    velocity = {name: np.zeros(value.shape) for name, value in start.items()}
     rounds: dict[int, list[Update]] = {}
     for update in updates:
         rounds.setdefault(update.round, []).append(update)
@@ -32,7 +36,8 @@ def replay(start: Tensors, updates: Iterable[Update], *, mean: bool = False) -> 
                 weights = [1 if mean else u.samples for u in holders]
                 changes = [u.tensors[name].astype(np.float64) for u in holders]
                 change = np.average(changes, axis=0, weights=weights)
-                theta[name] = (theta[name] + change).astype(np.float32)
+                velocity[name] = momentum * velocity[name] + change
+                theta[name] = (theta[name] + velocity[name]).astype(np.float32)
     return theta
 
 

@@ -86,6 +86,7 @@ BAD_SETTINGS = {
     ),
     "robust alone": (["--merge", "median", "--mode", "async"], "sees one at a time; use sync"),
     "optimizer": (["--exchange", "gradient", "--optimizer", "sgd"], "'sgd' is not understood"),
+    "momentum": (["--optimizer", "momentum:1"], "'momentum:1' is not understood"),
     "inbox": (["--inbox-mib", "0"], "an inbox of 0 MiB holds nothing"),
     "parts": (["--part-bytes", "100"], "--part-bytes must be at least 4096"),
     "no password": (["--user", "me", "--password-file", "none.txt"], "none.txt cannot be read"),

@@ -102,16 +102,18 @@ def check_rounds(updates: list[Update]) -> None:
     assert all(np.abs(tensor).max() > 1e-5 for u in updates for tensor in u.tensors.values())
 
 
-@pytest.mark.parametrize("merge", ["samples", "mean"])
+@pytest.mark.parametrize(("merge", "momentum"), [("samples", 0.0), ("mean", 0.5)])
 def test_synchronous_rounds(
     merge: str,
+    momentum: float,
     start: Tensors,
     learn: Callable[..., list[Update]],
     check_ends: Callable[[Mapping[str, Any], int], None],
 ) -> None:
-    updates = learn("--merge", merge, "--rounds", str(ROUNDS))
+    optimizer = ["--optimizer", f"momentum:{momentum}"] if momentum else []
+    updates = learn("--merge", merge, *optimizer, "--rounds", str(ROUNDS))
     check_rounds(updates)
-    check_ends(replay(start, updates, mean=merge == "mean"), ROUNDS)
+    check_ends(replay(start, updates, mean=merge == "mean", momentum=momentum), ROUNDS)
 
 
 def test_synchronous_gradients_with_adam(

@@ -19,7 +19,7 @@ from broker.aggregator.service import Aggregator
 from broker.log import Log
 from broker.merging.coordinator import Settings
 from broker.merging.merge import MergeRule
-from broker.merging.optimizers import Delta
+from broker.merging.optimizers import parse_optimizer
 from broker.protocol.slice import Slice, Tensors
 from broker.protocol.topics import Topics
 from broker.transport.address import Address
@@ -71,6 +71,7 @@ class Fleet:
     log: Log
     mode: str = "sync"  # or async: then every update is a merge
     merge: str = "samples"
+    optimizer: str | None = None  # as --optimizer of the aggregator; None: deltas are added
 
 
 def in_memory() -> Connect:
@@ -129,7 +130,7 @@ def _aggregator(fleet: Fleet, connect: Connect, stack: contextlib.ExitStack) -> 
         settings=Settings(
             mode=fleet.mode,
             merge=MergeRule(fleet.merge),
-            optimizer=Delta(),
+            optimizer=parse_optimizer(fleet.optimizer, "delta"),
             quorum=len(fleet.members),
             deadline_seconds=NEVER,
             rounds=fleet.rounds,

@@ -16,7 +16,7 @@ from broker.log import Log
 from broker.merging.bounds import UNBOUNDED, Bounds
 from broker.merging.coordinator import Settings, State
 from broker.merging.merge import MergeRule
-from broker.merging.optimizers import Delta
+from broker.merging.optimizers import parse_optimizer
 from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker
 from broker.transport.transport import Will
@@ -45,6 +45,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         state: State | None = None,
         downlink: str = "float32",
         bounds: Bounds = UNBOUNDED,
+        optimizer: str | None = None,
+        folder: str = "state",
         **more: Any,
     ) -> Fleet:
         memory = memory or MemoryBroker()
@@ -52,7 +54,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         settings = Settings(
             mode=mode,
             merge=MergeRule(merge, bounds=bounds),
-            optimizer=Delta(),
+            optimizer=parse_optimizer(optimizer, "delta"),
             **defaults | more,
         )
         spec = AggregatorSpec(
@@ -60,7 +62,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             known=WHOLE,
             start=ones(0.0, WHOLE),
             settings=settings,
-            folder=tmp_path / "state",
+            folder=tmp_path / folder,
             downlink=downlink,
             run="run-1",
         )

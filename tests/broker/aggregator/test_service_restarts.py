@@ -149,6 +149,69 @@ def test_after_a_kill_the_same_run_goes_on(start: Start, mode: str) -> None:
         np.testing.assert_allclose(moved, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("optimizer", ["momentum:0.5", "adam:0.01"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_after_any_kill_the_slots_are_as_if_there_had_been_none(
+    start: Start, mode: str, optimizer: str
+) -> None:
+    """Devices send six updates each; b alone has the tail, and sends it in every second round."""
+
+    def live(killed: bool) -> tuple[Any, ...]:
+        how = {"mode": mode, "optimizer": optimizer, "quorum": 2}
+        fleet = start(folder=f"killed-{killed}", **how)
+        a, b = fleet.device("a"), fleet.device("b", WHOLE)
+        for turn in range(6):
+            b.shared = STEM if turn % 2 else WHOLE
+            for seed, device in enumerate((a, b)):
+                sent = draw(2 * turn + seed, device.shared)
+                device.send(device.update(fleet.aggregator.state.round, tensors=sent))
+                fleet.settle()
+                if killed:
+                    fleet.end()
+                    fleet = start(folder=f"killed-{killed}", memory=fleet.memory, **how)
+        return frozen(fleet.aggregator.state)
+
+    uninterrupted = live(killed=False)
+    assert uninterrupted[1] == (6 if mode == "sync" else 12)
+    assert np.frombuffer(uninterrupted[3]["tail/kernel/v"], "f4").any()
+    if optimizer.startswith("adam"):
+        rounds = np.frombuffer(uninterrupted[3]["tail/kernel/t"], np.int64)
+        assert rounds.tolist() == [3]
+    assert live(killed=True) == uninterrupted
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "after", "said"),
+    [
+        ("sync", None, "momentum:0.5", "its optimizer is 'Delta', not 'Momentum'"),
+        ("sync", "momentum:0.5", None, "its optimizer is 'Momentum', not 'Delta'"),
+        ("async", "adam:0.1", "sgd:1", "its optimizer is 'Adam', not 'SGD'"),
+        ("async", "momentum:0.5", "momentum:0.9", "its merging is '"),
+    ],
+)
+def test_a_state_of_another_optimizer_is_refused(
+    start: Start, mode: str, before: str | None, after: str | None, said: str
+) -> None:
+    start(mode, optimizer=before).end()
+    with pytest.raises(StoreError) as caught:
+        start(mode, optimizer=after)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith("; give another --state.")
+
+
+def test_a_synchronous_fleet_may_go_on_with_another_beta(start: Start) -> None:
+    """A round is merged as it closes, here with v = 0.25·1 + 1."""
+    fleet = start(optimizer="momentum:0.5")
+    a = fleet.device("a")
+    a.send(a.update(0))
+    fleet.settle()
+    fleet.end()
+    again = start(optimizer="momentum:0.25", memory=fleet.memory)
+    a.send(a.update(1))
+    again.settle()
+    np.testing.assert_array_equal(again.shared.tensors["stem/bias"], 1 + 1.25)
+
+
 @pytest.mark.parametrize("encoding", ["float16", "int8", "int4"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_quantised_updates_are_kept_as_they_came(start: Start, mode: str, encoding: str) -> None:

@@ -18,7 +18,7 @@ from broker.merging.asynchronous import Asynchronous
 from broker.merging.bounds import UNBOUNDED, Bounds
 from broker.merging.coordinator import Entry, Outcome, Settings, State
 from broker.merging.merge import MergeRule
-from broker.merging.optimizers import SGD, Adam, Delta, Optimizer
+from broker.merging.optimizers import SGD, Adam, Delta, Momentum, Optimizer, PseudoGradient
 from broker.merging.presence import MAX_DEVICES
 from broker.merging.synchronous import Synchronous
 from broker.protocol.messages import Reason, Refused, Update
@@ -70,7 +70,7 @@ def start(
 
 @dataclass
 class Plain:
-    """θ ← θ + w(s)·α·Δ, with lists and float64; gradients go through SGD or Adam instead."""
+    """θ ← θ + w(s)·α·Δ, with lists and float64, or an optimiser's step with w(s)·α·Δ."""
 
     merge: str
     staleness: str
@@ -80,7 +80,7 @@ class Plain:
     theta: dict[str, npt.NDArray[np.float64]] = field(
         default_factory=lambda: {n: np.zeros(shape) for n, shape in SHAPES.items()}
     )
-    moments: dict[str, tuple[Any, Any, int]] = field(default_factory=dict)  # m, v, t of Adam
+    moments: dict[str, tuple[Any, Any, int]] = field(default_factory=dict)  # m, v, t
 
     def take(self, sent: Update) -> None:
         self.heard[sent.device] = sent
@@ -102,6 +102,11 @@ class Plain:
                 self.theta[name] = self.theta[name] + change
             case SGD(rate):
                 self.theta[name] = self.theta[name] - rate * change
+            case PseudoGradient(Momentum(beta, rate)):
+                velocity, _, _ = self.moments.get(name, (0.0, 0.0, 0))
+                velocity = beta * velocity + change
+                self.moments[name] = velocity, 0.0, 0
+                self.theta[name] = self.theta[name] + rate * velocity
             case Adam(rate):
                 m, v, t = self.moments.get(name, (0.0, 0.0, 0))
                 m, v, t = 0.9 * m + 0.1 * change, 0.999 * v + 0.001 * change**2, t + 1
@@ -140,7 +145,9 @@ steps = st.lists(
 )
 
 
-@pytest.mark.parametrize("optimizer", [Delta(), SGD(0.3), Adam(0.01)], ids=repr)
+@pytest.mark.parametrize(
+    "optimizer", [Delta(), SGD(0.3), Adam(0.01), PseudoGradient(Momentum(0.5, 0.8))], ids=repr
+)
 @pytest.mark.parametrize("staleness", ["polynomial", "none"])
 @pytest.mark.parametrize("merge", RULES)
 @given(script=steps)
@@ -306,9 +313,14 @@ def test_no_round_waits_for_anybody() -> None:
 # --- after a restart -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [Adam(0.01), PseudoGradient(Momentum(0.5, 1.0)), PseudoGradient(Adam(0.01, epsilon=1e-3))],
+    ids=repr,
+)
 @pytest.mark.parametrize("merge", RULES)
-def test_snapshot_and_journal_give_theta_back_bit_for_bit(merge: str) -> None:
-    real = start(merge, optimizer=Adam(0.01))
+def test_snapshot_and_journal_give_theta_back_bit_for_bit(merge: str, optimizer: Optimizer) -> None:
+    real = start(merge, optimizer=optimizer)
     sent = []
     for seed in range(20):
         device = "abcd"[seed * seed % 4]

@@ -25,7 +25,7 @@ from broker.errors import MergeRefused, SettingsRefused
 from broker.merging.bounds import UNBOUNDED, Bounds
 from broker.merging.coordinator import Closed, Entry, Outcome, Settings, State
 from broker.merging.merge import MergeRule
-from broker.merging.optimizers import SGD, Adam, Delta
+from broker.merging.optimizers import SGD, Adam, Delta, Momentum, PseudoGradient
 from broker.merging.presence import MAX_DEVICES
 from broker.merging.synchronous import Synchronous
 from broker.protocol.messages import Reason, Refused, Update
@@ -269,8 +269,10 @@ def test_tensors_that_too_few_hold_are_held_back() -> None:
     }
 
 
-@pytest.mark.parametrize("optimizer", [SGD(0.5), Adam(0.1)], ids=repr)
-def test_gradients_are_merged_before_the_optimizer_steps(optimizer: Any) -> None:
+@pytest.mark.parametrize(
+    "optimizer", [SGD(0.5), Adam(0.1), PseudoGradient(Momentum(0.5, 1.0))], ids=repr
+)
+def test_updates_are_merged_before_the_optimizer_steps(optimizer: Any) -> None:
     coordinator = start(how("samples", optimizer=optimizer, quorum=2))
     theta, slots = dict(coordinator.state.shared), coordinator.state.slots
     for round in range(3):

@@ -108,5 +108,6 @@ def _train_together(
         log=log,
         mode=merging.mode,
         merge=merging.rule,
+        optimizer=merging.optimizer,
     )
     run_fleet(fleet, over_mqtt(broker) if broker else in_memory())

@@ -200,6 +200,15 @@ def test_only_one_process_runs_a_cell(tmp_path: Path) -> None:
         run_cell(ALONE, tmp_path, None, on_point=try_again)
 
 
+def test_the_coordinator_has_an_optimizer(straight: Straight, tmp_path: Path) -> None:
+    """With momentum the first round is the same, and the next ones move θ_shared further."""
+    cell = replace(TOGETHER, options=replace(TOGETHER.options, optimizer="momentum:0.5"))
+    ours = run_cell(cell, tmp_path, None).curve("weak")
+    plain = straight[TOGETHER].curve("weak")
+    assert [point.scores for point in ours[:2]] == [point.scores for point in plain[:2]]
+    assert ours[3].scores["validation_loss"] < plain[3].scores["validation_loss"]
+
+
 # --- other data ----------------------------------------------------------------------------------
 
 
