@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -39,6 +40,7 @@ SHARES = {PI: "0:0.2", NATIVE: "0.2:1"}
 ROUNDS = 5
 STEPS = 20
 PATIENCE = 900.0  # seconds; emulation is slow
+BATCH, MINI_BATCHES = 32, 100  # of the round of which the cost of checks is a part
 LIMIT_MB = 120  # that an installation may take
 OWN_PEAK = "import re; print(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])"
 TREE_PYTHON = "/opt/stemshare/bin/python"
@@ -82,7 +84,7 @@ def main(work: Path, tree: Path) -> None:
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir(mode=0o700, parents=True)
 
-    bundles = {name: export(run, profile) for name, profile in PROFILES.items()}
+    bundles = {name: export(run, profile, "digits") for name, profile in PROFILES.items()}
     made = provision(
         FLEET, list(PROFILES), run / "fleet", host_names=["127.0.0.1"], port=free_port()
     )
@@ -125,13 +127,14 @@ def main(work: Path, tree: Path) -> None:
     logs = {name: events(run / f"{name}.jsonl") for name in PROFILES}
     thetas = {PI: theta(state), NATIVE: theta(native_state)}
     show(tree, logs, thetas, seconds)
+    show_cost_of_checks(tree, export(run, PROFILES[PI], "cifar10"))
 
 
-def export(run: Path, profile: str) -> Path:
-    target = run / profile
-    say(f"exporting digits for {profile}")
+def export(run: Path, profile: str, task: str) -> Path:
+    target = run / f"{profile}-{task}"
+    say(f"exporting {task} for {profile}")
     toolkit = str(Path(sys.executable).with_name("toolkit"))
-    options = ["--task", "digits", "--topology", "cascading", "--out", str(target)]
+    options = ["--task", task, "--topology", "cascading", "--out", str(target)]
     command = [toolkit, "export", "--profile", profile, *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return target
@@ -269,6 +272,24 @@ def show(
     if installed.bytes > LIMIT_MB * MB:
         sys.exit(f"pi: FAILED: the installation takes more than {LIMIT_MB} MB")
     print(f"the installation has no TensorFlow and takes less than {LIMIT_MB} MB")
+
+
+def show_cost_of_checks(tree: Path, bundle: Path) -> None:
+    """Prints what believing a θ_shared takes of a round: its signature, and its plausibility."""
+    shutil.copy(bundle / "model.tflite", tree / "opt/measured.tflite")
+    command = [TREE_PYTHON, "-m", "firmware_sim.measure", "/opt/measured.tflite"]
+    options = ["--device", "--steps", "3", "--batch", str(BATCH)]
+    ran = subprocess.run(
+        ["chroot", tree, *command, *options],
+        env=ENVIRONMENT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = json.loads(ran.stdout)
+    check, step = found["check_seconds"], statistics.median(found["step_seconds"])
+    print(
+        f"CIFAR-10's lightweight branch, {found['runtime']}: checking θ_shared takes "
+        f"{check * 1e3:.0f} ms, a mini-batch of {BATCH} {step * 1e3:.0f} ms; "
+        f"of a round of {MINI_BATCHES} that is {check / (MINI_BATCHES * step):.2%}"
+    )
 
 
 def last(log: list[dict[str, Any]], event: str) -> dict[str, Any]:
