@@ -42,6 +42,7 @@ class AggregatorSpec:
     start: Tensors  # θ_shared at the start of a new run
     settings: Settings
     folder: Path  # where it keeps its state
+    merge_because: str = "it is given"  # why it merges by this rule, for the log
     exchange: str = "delta"
     downlink: str = "float32"  # how θ_shared is sent
     run: str | None = None  # the name of a new run; None: a random one
@@ -77,6 +78,12 @@ def build_aggregator(
     `stack` closes its channel and its store.
     """
     settings, topics = spec.settings, Topics(spec.fleet)
+    log.event(
+        "merging",
+        merge=settings.merge.name,
+        because=spec.merge_because,
+        optimizer=str(settings.optimizer),
+    )
     store = stack.enter_context(contextlib.closing(open_store(spec.folder, identity_of(spec))))
     state = store.load()
     if state is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from broker.aggregator.build import AggregatorSpec
@@ -20,6 +21,7 @@ from broker.protocol.topics import check_name
 from broker.transport.options import add_link_options
 from broker.transport.secret_files import exposure
 
+DEFAULT_MERGE = "samples"  # of slices that state none, as those of earlier versions
 DESCRIPTION = """\
 The aggregator service: merges what the devices of a fleet learn.
 
@@ -58,8 +60,8 @@ def arguments() -> argparse.ArgumentParser:
     add(
         "--merge",
         choices=MERGES,
-        default="samples",
-        help="how updates are merged (default %(default)s)",
+        help="how updates are merged (default: as the slices state; mean for players, otherwise "
+        f"{DEFAULT_MERGE})",
     )
     add(
         "--byzantine",
@@ -167,14 +169,15 @@ def spec_of(args: argparse.Namespace) -> AggregatorSpec:
     check_name("fleet", args.fleet)
     if args.inbox_mib < 1:
         raise SettingsRefused(f"an inbox of {args.inbox_mib} MiB holds nothing: take 1 or more.")
-    known, start = read_slices(args.slice)
+    slices = read_slices(args.slice)
+    merge, because = chosen_merge(args.merge, slices.merges)
     return AggregatorSpec(
         fleet=args.fleet,
-        known=known,
-        start=start,
+        known=slices.known,
+        start=slices.start,
         settings=Settings(
             mode=args.mode,
-            merge=MergeRule(args.merge, byzantine=args.byzantine, bounds=_bounds(args)),
+            merge=MergeRule(merge, byzantine=args.byzantine, bounds=_bounds(args)),
             optimizer=parse_optimizer(args.optimizer, args.exchange),
             quorum=args.quorum,
             deadline_seconds=args.deadline,
@@ -182,11 +185,26 @@ def spec_of(args: argparse.Namespace) -> AggregatorSpec:
             staleness=args.staleness,
         ),
         folder=args.state,
+        merge_because=because,
         exchange=args.exchange,
         downlink=args.downlink,
         members=args.members,
         signing=_signing(args),
     )
+
+
+def chosen_merge(given: str | None, stated: Mapping[Path, str]) -> tuple[str, str]:
+    """Returns the merge of a fleet, and why: it is given, or the slices state it."""
+    if given is not None:
+        return given, "it is given"
+    if not stated:
+        return DEFAULT_MERGE, "no slice states a merge"
+    by_merge = {merge: file for file, merge in stated.items()}
+    if len(by_merge) > 1:
+        which = " and ".join(f"{merge!r} in {file}" for merge, file in sorted(by_merge.items()))
+        raise SettingsRefused(f"the slices state different merges ({which}): give --merge.")
+    [(merge, file)] = by_merge.items()
+    return merge, f"{file} states it"
 
 
 def _signing(args: argparse.Namespace) -> Signing | None:

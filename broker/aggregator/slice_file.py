@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,33 +13,51 @@ from onnx import checker, numpy_helper, shape_inference
 
 from broker.aggregator.roles import read_roles
 from broker.errors import SliceError
+from broker.merging.merge import MERGES
 from broker.protocol.slice import SharedTensor, Slice, Tensors, union
 
 LIMIT = 256 * 2**20  # bytes
+MERGE = "merge"  # the key of the model's metadata that states the merge which fits
 _PLAIN = {
     onnx.AttributeProto.AttributeType.Value(kind)
     for kind in ("INT", "INTS", "FLOAT", "FLOATS", "STRING", "STRINGS", "TENSOR")
 }
 
 
+@dataclass(frozen=True, eq=False)
+class FleetSlices:
+    """What the slices of all kinds of devices say together."""
+
+    known: Slice  # their union
+    start: Tensors  # a tensor starts from the first file that holds it
+    merges: Mapping[Path, str]  # the merge that fits, by the files that state one
+
+
 def read_slice(source: Path | str | bytes, *, limit: int = LIMIT) -> tuple[Slice, Tensors]:
     """Returns the slice in a file (or in its bytes), and the start values of its tensors."""
+    found, values, _ = _read(source, limit)
+    return found, values
+
+
+def read_slices(files: Sequence[Path]) -> FleetSlices:
+    """Returns the slices of a fleet."""
+    read = {file: _read(file, LIMIT) for file in files}
+    start: Tensors = {}
+    for _, values, _ in read.values():
+        start = values | start
+    merges = {file: merge for file, (_, _, merge) in read.items() if merge is not None}
+    return FleetSlices(union(found for found, _, _ in read.values()), start, merges)
+
+
+def _read(source: Path | str | bytes, limit: int) -> tuple[Slice, Tensors, str | None]:
+    """Returns the slice, its start values and the merge that it states; all of them checked."""
     where = "the slice" if isinstance(source, bytes) else f"the slice {str(source)!r}"
     model = _parse(_load(source, limit, where), where)
     values = _values(model.graph, where)
     _check(model, where)
     roles = read_roles(model.graph, {name: array.shape for name, array in values.items()})
     tensors = (SharedTensor.of(n, a.shape, "float32", roles[n]) for n, a in values.items())
-    return Slice.of(tensors), values
-
-
-def read_slices(files: Sequence[Path]) -> tuple[Slice, Tensors]:
-    """Returns the union of the slices; a tensor starts from the first file that holds it."""
-    read = [read_slice(file) for file in files]
-    start: Tensors = {}
-    for _, values in read:
-        start = values | start
-    return union(found for found, _ in read), start
+    return Slice.of(tensors), values, _merge(model, where)
 
 
 def _load(source: Path | str | bytes, limit: int, where: str) -> bytes:
@@ -69,6 +88,7 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     names = [named.name for named in (*graph.node, *attributes, *tensors)]
     names += [text for n in graph.node for text in (n.op_type, *n.input, *n.output)]
     names += [d.dim_param for x in graph.input for d in x.type.tensor_type.shape.dim]
+    names += [text for entry in model.metadata_props for text in (entry.key, entry.value)]
     if any(isinstance(name, bytes) for name in names):  # protobuf returns bytes for invalid UTF-8
         raise SliceError(f"{where} has a name that is not text.")
     for tensor in tensors:
@@ -101,6 +121,15 @@ def _values(graph: onnx.GraphProto, where: str) -> Tensors:
             raise SliceError(f"{what}, which is not finite.")
         values[tensor.name] = array
     return values
+
+
+def _merge(model: onnx.ModelProto, where: str) -> str | None:
+    """Returns the merge that fits what the branch learns; slices of earlier versions state none."""
+    stated = [entry.value for entry in model.metadata_props if entry.key == MERGE]
+    for merge in stated:
+        if merge not in MERGES:
+            raise SliceError(f"{where} states merge {merge[:20]!r}, none of {', '.join(MERGES)}.")
+    return stated[0] if stated else None
 
 
 def _check(model: onnx.ModelProto, where: str) -> None:

@@ -134,7 +134,7 @@ def _run_fleet(
     """Runs one fleet; all fleets start with the same weights."""
     folder.mkdir(parents=True)
     sent: dict[str, int] = dict.fromkeys(bundles, 0)
-    known, start = read_slices([bundle.slice for bundle in bundles.values()])
+    slices = read_slices([bundle.slice for bundle in bundles.values()])
     with (folder / "log.jsonl").open("w") as stream:
         log = Log(stream)
         members = []
@@ -147,7 +147,7 @@ def _run_fleet(
                 bundle, task, device=name, state=folder / name, plan=plan, log=log, threads=1
             )
             members.append(Member(name, trained, bundle.manifest.shared, log, encoding))
-        fleet = Fleet(BENCH, members, known, start, rounds, folder / AGGREGATOR, log)
+        fleet = Fleet(BENCH, members, slices.known, slices.start, rounds, folder / AGGREGATOR, log)
         scores = run_fleet(fleet, _counting(sent))
     return {name: Outcome(scores[name]["accuracy"], sent[name] / rounds) for name in bundles}
 

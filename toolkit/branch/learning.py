@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from toolkit.branch.optimizers import Adam, Optimizer
 
@@ -14,6 +14,9 @@ LossName = Literal["cross_entropy", "mse", "huber"]
 class Supervised:
     """Labelled examples: cross-entropy over classes, or a regression loss."""
 
+    # The merge that fits (`--merge` of the aggregator): the gradient over the data of all devices.
+    merge: ClassVar[str] = "samples"
+
     loss: LossName = "cross_entropy"
     optimizer: Optimizer = field(default_factory=Adam)
 
@@ -21,6 +24,9 @@ class Supervised:
 @dataclass(frozen=True)
 class DoubleQ:
     """Double deep Q-learning on transitions (obs, action, reward, next_obs, done)."""
+
+    # The paper averages players plainly: the length of a replay says nothing about its worth.
+    merge: ClassVar[str] = "mean"
 
     discount: float = 0.99
     huber_delta: float = 1.0

@@ -27,6 +27,14 @@ from tests.broker.aggregator.world import (
 )
 from tests.harness.metrics import read_metrics
 
+
+def test_the_log_says_how_it_merges_and_why(start: Start) -> None:
+    [event] = start(merge="samples", optimizer="momentum:0.5").events("merging")
+    assert (event["merge"], event["because"]) == ("samples", "it is given")
+    momentum = "Momentum(beta=0.5, learning_rate=1.0)"
+    assert event["optimizer"] == f"PseudoGradient(optimizer={momentum})"
+
+
 # --- a round -------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from broker.aggregator.slice_file import read_slice
+from broker.aggregator.slice_file import MERGE, read_slice, read_slices
 from broker.errors import SliceError
 from broker.protocol.slice import SharedTensor, Slice, first_difference, union
 
@@ -265,9 +265,24 @@ def test_damaged_files_are_read_or_refused_but_never_crash(data: st.DataObject) 
         assert re.fullmatch(r"[^\n]+\.", str(error))
 
 
-@pytest.mark.parametrize("name", [b"shared/1/Conv", b"conv1/bias", b"batch"])
+def test_the_files_of_a_fleet_state_merges_and_no_fingerprint_knows(tmp_path: Path) -> None:
+    plain, stated = stem(), stem(seed=1, layers=1)
+    helper.set_model_props(stated, {"author": "somebody", MERGE: "mean"})
+    files = {"old": plain, "new": stated}
+    for name, model in files.items():
+        (tmp_path / name).write_bytes(model.SerializeToString())
+    found = read_slices([tmp_path / name for name in files])
+    assert found.merges == {tmp_path / "new": "mean"}
+    assert found.known == sliced()
+    assert sliced(seed=1, layers=1) == read_slice(tmp_path / "new")[0]
+    first = np.random.default_rng(0).standard_normal((3, 3, 3, 4)).astype(np.float32)
+    np.testing.assert_array_equal(found.start["conv1/kernel"], first)
+
+
+@pytest.mark.parametrize("name", [b"shared/1/Conv", b"conv1/bias", b"batch", b"samples"])
 def test_a_name_that_is_not_text_is_refused(name: bytes) -> None:
     model = stem()
+    helper.set_model_props(model, {MERGE: "samples"})
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     read_slice(model.SerializeToString())
     broken = model.SerializeToString().replace(name, b"\xff" * len(name))
@@ -328,6 +343,10 @@ def _cycle(model: onnx.ModelProto) -> None:
     model.graph.node[0].input[0] = "f"
 
 
+def _unknown_merge(model: onnx.ModelProto) -> None:
+    helper.set_model_props(model, {MERGE: "average of everything that came"})
+
+
 BAD: dict[Callable[[onnx.ModelProto], None], str] = {
     _external: "the slice keeps tensor 'conv1/kernel' in another file.",
     _external_constant: "the slice keeps tensor '' in another file.",
@@ -341,6 +360,8 @@ BAD: dict[Callable[[onnx.ModelProto], None], str] = {
     _control_flow: "the slice needs more than ONNX's plain operations on numbers.",
     _unknown_operation: "the slice is not a valid ONNX model.",
     _cycle: "the slice is not a valid ONNX model.",
+    _unknown_merge: "the slice states merge 'average of everythin', none of sum, mean, samples, "
+    "median, trimmed-mean, multi-krum.",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from broker.aggregator.slice_file import read_slice
+from broker.aggregator.slice_file import MERGE, read_slice
 from broker.errors import SliceError
 from toolkit.bench.fuzz.target import Parser, Target, check, check_sentence
 
@@ -44,8 +44,10 @@ def _slice_seeds() -> list[bytes]:
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 5])
     graph = helper.make_graph(nodes, "slice", [x], [y], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
-    data: bytes = model.SerializeToString()
-    return [data]
+    plain: bytes = model.SerializeToString()
+    helper.set_model_props(model, {MERGE: "mean"})
+    stated: bytes = model.SerializeToString()
+    return [plain, stated]
 
 
 TARGETS = (Target("slice", "shared.onnx", _slice_seeds, lambda _: Parser(_read_slice)),)

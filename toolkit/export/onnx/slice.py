@@ -2,7 +2,8 @@
 
 Shared tensors are the initialisers, under their names and in Keras' layout; everything else that
 is stored is a constant. Values are named by their position, so that the same stem gives the same
-graph whatever branch it is part of. Node names follow `broker.aggregator.roles`.
+graph whatever branch it is part of. Node names follow `broker.aggregator.roles`. The metadata
+state the merge that fits what the branch learns; no fingerprint depends on them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import onnx
 from onnx import checker, helper
 
 from broker.aggregator.roles import BETWEEN
+from broker.aggregator.slice_file import MERGE
 from toolkit.autodiff.nested_layers import nested_layers
 from toolkit.autodiff.program import Node, Program, Value
 from toolkit.branch.branch import Branch
@@ -44,6 +46,7 @@ def build_slice(branch: Branch) -> onnx.ModelProto:
         opset_imports=[helper.make_opsetid("", _OPSET)],
         ir_version=_IR,
     )
+    helper.set_model_props(model, {MERGE: branch.learning.merge})
     checker.check_model(model, full_check=True)
     return model
 

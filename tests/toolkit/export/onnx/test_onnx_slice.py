@@ -91,6 +91,17 @@ def test_initialisers_are_the_shared_tensors_in_keras_layout(
             np.testing.assert_array_equal(values[tensor], array)
 
 
+@pytest.mark.parametrize(("task", "merge"), [("digits", "samples"), ("cartpole", "mean")])
+def test_the_merge_that_fits_is_stated(task: str, merge: str) -> None:
+    """Players are averaged plainly, others by their samples; no fingerprint depends on it."""
+    branch = zoo.build(task, "lightweight")
+    model = build_slice(branch)
+    assert {entry.key: entry.value for entry in model.metadata_props} == {"merge": merge}
+    found = read_slice(model.SerializeToString())[0]
+    del model.metadata_props[:]
+    assert read_slice(model.SerializeToString())[0] == found
+
+
 STACKS: dict[str, list[Any]] = {
     "batch norm, depthwise, gelu, mean pool": [
         lambda: layers.Conv2D(4, 3, strides=2, padding="same", use_bias=False, name="first"),
