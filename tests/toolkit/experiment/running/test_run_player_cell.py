@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from firmware_sim.playing.dqn import DqnTask
+from firmware_sim.training.runtime import Model
 from profiles.errors import StemshareError
 from toolkit.experiment.cell import Cell
 from toolkit.experiment.players.cell import PlayerCell, PlayerOptions, plan
@@ -32,13 +34,15 @@ RunAndKill = Callable[[Cell, Path, int], Result[Cell] | None]
 def cells() -> dict[str, PlayerCell]:
     found = plan(
         OPTIONS, games=["cartpole"], settings=["isolated", "homogeneous", "heterogeneous"],
-        modes=["sync", "async"], weak_rates=[0.5], seeds=[1],
+        topologies=["share-first", "two-loss"], modes=["sync", "async"], weak_rates=[0.5],
+        seeds=[1],
     )  # fmt: skip
-    return {f"{cell.setting}-{cell.mode}-{cell.participants}": cell for cell in found}
+    return {f"{cell.setting}-{cell.topology}-{cell.mode}-{cell.participants}": cell for cell in found}
 
 
-ALONE, FREE = cells()["isolated-any-powerful"], cells()["heterogeneous-async-both"]
-TOGETHER, ALIKE = cells()["heterogeneous-sync-both"], cells()["homogeneous-sync-both"]
+ALONE, WEAK_ALONE = cells()["isolated-any-any-powerful"], cells()["isolated-any-sync-weak"]
+TOGETHER, FREE = (cells()[f"heterogeneous-share-first-{mode}-both"] for mode in ("sync", "async"))
+ALIKE, CASCADED = cells()["homogeneous-any-sync-both"], cells()["heterogeneous-two-loss-sync-both"]
 
 
 def steps(result: Result[Cell], device: str) -> list[float]:
@@ -49,7 +53,8 @@ def steps(result: Result[Cell], device: str) -> list[float]:
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
     """The results of cells that nothing interrupted."""
     out = tmp_path_factory.mktemp("straight")
-    return {cell: run_cell(cell, out, None) for cell in (ALONE, TOGETHER, ALIKE, FREE)}
+    run = (ALONE, WEAK_ALONE, TOGETHER, ALIKE, FREE, CASCADED)
+    return {cell: run_cell(cell, out, None) for cell in run}
 
 
 def test_devices_play_as_often_as_their_rates_say(straight: Straight) -> None:
@@ -57,17 +62,19 @@ def test_devices_play_as_often_as_their_rates_say(straight: Straight) -> None:
     whole = [60 + 40 * n - 1 for n in range(1, 5)]
     assert steps(straight[ALONE], "powerful") == whole
     assert steps(straight[TOGETHER], "powerful") == whole
-    assert steps(straight[TOGETHER], "weak") == [60 + 20 * n - 1 for n in range(1, 5)]
+    half = [60 + 20 * n - 1 for n in range(1, 5)]
+    for cell in (WEAK_ALONE, TOGETHER, CASCADED):
+        assert steps(straight[cell], "weak") == half
     assert steps(straight[FREE], "powerful") == whole
     assert steps(straight[FREE], "weak") == whole[:2]  # as long rounds, half as often
 
 
-def test_a_final_is_the_mean_of_the_last_episodes(straight: Straight) -> None:
-    for result in straight.values():
-        for device in result.cell.devices:
-            scores = [point.scores["score"] for point in result.curve(device)]
-            assert all(1 <= score <= 100 for score in scores)
-            assert result.finals[device].scores == {"score": pytest.approx(np.mean(scores))}
+def test_a_final_is_the_mean_of_the_last_quarter(tmp_path: Path) -> None:
+    long = replace(WEAK_ALONE, options=replace(OPTIONS, rounds=10, steps_per_round=4))
+    result = run_cell(long, tmp_path, None)
+    scores = [point.scores["score"] for point in result.curve("weak")]
+    assert all(1 <= score <= 100 for score in scores)
+    assert result.finals["weak"].scores == {"score": pytest.approx(np.mean(scores[-2:]))}
 
 
 def test_the_header_says_what_becomes_of_a_killed_cell(straight: Straight) -> None:
@@ -87,11 +94,37 @@ def test_updates_of_an_asynchronous_fleet_come_in_the_order_of_their_rates(
     ]  # fmt: skip
 
 
-def test_sharing_changes_what_is_learnt(straight: Straight) -> None:
+@pytest.mark.parametrize(
+    ("control", "fleet", "device"),
+    [(ALONE, TOGETHER, "powerful"), (WEAK_ALONE, TOGETHER, "weak"), (WEAK_ALONE, CASCADED, "weak")],
+)
+def test_sharing_changes_what_is_learnt(
+    straight: Straight, control: PlayerCell, fleet: PlayerCell, device: str
+) -> None:
     """The first round is the same alone and in a fleet; then θ comes from both."""
-    alone, together = (straight[cell].curve("powerful") for cell in (ALONE, TOGETHER))
+    alone, together = (straight[cell].curve(device) for cell in (control, fleet))
     assert alone[0].scores == together[0].scores
     assert alone[1].scores["loss"] != together[1].scores["loss"]
+
+
+def test_a_device_copies_its_target_as_often_alone_as_in_a_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise what the copies do would be taken for what sharing does."""
+    copies: dict[int, list[int]] = {}  # the device's steps, by the seed of its task
+    plain = DqnTask.synchronised
+
+    def copy(task: DqnTask, model: Model) -> None:
+        copies.setdefault(int(task.state()["seed"]), []).append(task.steps_taken)
+        plain(task, model)
+
+    monkeypatch.setattr(DqnTask, "synchronised", copy)
+    found = []
+    for cell in (WEAK_ALONE, TOGETHER):
+        copies.clear()
+        run_cell(cell, tmp_path, None)
+        found.append([steps for steps in copies[2 * cell.seed] if steps > 0])
+    assert found == [[79, 99, 119, 139]] * 2
 
 
 def test_everything_is_shared_where_all_are_alike(tmp_path: Path) -> None:

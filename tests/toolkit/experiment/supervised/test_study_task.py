@@ -56,6 +56,7 @@ def task(
     test_rounds: Sequence[int] = (),
     validate_on: int | None = None,
     on_scores: OnScores = lambda round, scores: None,
+    stream: str = "",
 ) -> StudyTask:
     x = np.arange(50, dtype=np.uint8)[:, None]
     tested = np.full((20, 1), 200, np.uint8)
@@ -69,6 +70,7 @@ def task(
         test_rounds=test_rounds,
         validate_on=validate_on,
         on_scores=on_scores,
+        stream=stream,
     )
 
 
@@ -107,13 +109,26 @@ def test_the_best_version_is_kept(
 
 
 def test_every_round_draws_from_its_own_stream_also_after_a_restart() -> None:
+    whole: Any = Scripted([0] * 5, [1] * 5)
+    play(task(stream="0 weak"), whole, 4)
+    assert len(set(whole.streams)) == 4
     model: Any = Scripted([0] * 5, [1] * 5)
-    study = task()
+    study = task(stream="0 weak")
     play(study, model, 2)
-    again = task()
+    again = task(stream="0 weak")
     again.restore(study.state())
     play(again, model, 2)
-    assert model.streams == [1, 2, 3, 4]
+    assert model.streams == whole.streams
+
+
+def test_no_two_devices_or_seeds_draw_from_the_same_stream() -> None:
+    drawn: list[int] = []
+    for stream in ("0 weak", "0 powerful", "1 weak", "1 powerful"):
+        model: Any = Scripted([0] * 4, [1] * 4)
+        play(task(stream=stream), model, 3)
+        drawn += model.streams
+    assert len(set(drawn)) == len(drawn) == 4 * 3
+    assert all(0 < number < 2**62 for number in drawn)
 
 
 @pytest.mark.parametrize("validated", [False, True])

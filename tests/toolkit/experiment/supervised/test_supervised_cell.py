@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from toolkit.errors import ExperimentError
-from toolkit.experiment.cell import ANY, SETTINGS
+from toolkit.experiment.cell import ANY, SETTINGS, Merging
 from toolkit.experiment.supervised.cell import (
     TOPOLOGIES,
     SupervisedCell,
@@ -37,9 +38,11 @@ def test_what_no_topology_changes_is_planned_once() -> None:
             ("isolated", ANY, ("weak",)),
             ("isolated", "share-first", ("powerful",)),
             ("isolated", "cascading", ("powerful",)),
+            ("isolated", "two-loss", ("powerful",)),
             ("homogeneous", ANY, both),
             ("heterogeneous", "share-first", both),
             ("heterogeneous", "cascading", both),
+            ("heterogeneous", "two-loss", both),
         ],
         2 * 3,  # fractions and seeds
     )
@@ -72,12 +75,30 @@ def test_branches_of_the_devices() -> None:
         ("heterogeneous", "share-first", "powerful"): ("complex", "share-first"),
         ("heterogeneous", "cascading", "weak"): (lightweight, everything),
         ("heterogeneous", "cascading", "powerful"): ("complex", "cascading"),
+        ("isolated", "two-loss", "powerful"): ("complex", "two-loss"),
+        ("heterogeneous", "two-loss", "weak"): (lightweight, "two-loss"),
+        ("heterogeneous", "two-loss", "powerful"): ("complex", "two-loss"),
     }
 
 
 def test_a_cell_survives_json() -> None:
     for cell in planned(branch_dropout=(False,)):
         assert SupervisedCell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+
+
+def test_own_networks_and_how_the_fleet_merges_are_part_of_a_cell() -> None:
+    options = SupervisedOptions(
+        task="npz", rounds=7, weak_model="my.py:weak", strong_model="my.py:strong", merge="mean",
+        optimizer="momentum:0.5",
+    )  # fmt: skip
+    chosen: dict[str, Any] = {"topologies": ["two-loss"], "weak_fractions": [0.2], "seeds": [0]}
+    (cell,) = plan(options, settings=["heterogeneous"], **chosen)
+    assert cell.merging == Merging("sync", "mean", 7, "momentum:0.5")
+    assert SupervisedCell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+    plain = replace(cell, options=replace(options, merge="samples", optimizer=None, rounds=9))
+    assert plain.model_key("weak") == cell.model_key("weak")  # the network is the same
+    other = replace(cell, options=replace(options, weak_model="my.py:smaller"))
+    assert other.model_key("weak") != cell.model_key("weak")
 
 
 def test_a_round_of_the_paper_is_63_mini_batches() -> None:
@@ -89,7 +110,8 @@ def test_a_round_of_the_paper_is_63_mini_batches() -> None:
     ("changes", "sentence"),
     [
         ({"settings": ["alone"]}, f"there is no mode 'alone'; there are {', '.join(SETTINGS)}."),
-        ({"topologies": ["x"]}, "there is no topology 'x'; there are share-first, cascading."),
+        ({"topologies": ["x"]}, "there is no topology 'x'; there are share-first, cascading, "
+         "two-loss."),
         ({"weak_fractions": [1.0]}, "the weak device cannot hold 1 of the data: take more than 0 "
          "and less than 1, as 0.05 is."),
         ({"seeds": []}, "nothing is planned: give a mode, a topology, a fraction and a seed."),
@@ -110,6 +132,10 @@ def test_refused_plans(changes: dict[str, Any], sentence: str) -> None:
          "dirichlet:ALPHA, as dirichlet:0.5."),
         ({"split": "dirichlet"}, "there is no split 'dirichlet'; there are iid and "
          "dirichlet:ALPHA, as dirichlet:0.5."),
+        ({"weak_model": "my.py:weak"}, "give both networks, the weak and the strong one, or "
+         "neither."),
+        ({"strong_model": "my.py:strong"}, "give both networks, the weak and the strong one, or "
+         "neither."),
     ],
 )  # fmt: skip
 def test_refused_options(changes: dict[str, Any], sentence: str) -> None:
