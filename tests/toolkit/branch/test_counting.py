@@ -11,8 +11,12 @@ from toolkit.errors import ModelError
 COUNTS = {
     ("atari", "lightweight", "share-first"): Counts(71_214, 6_219_158, 41_056),
     ("atari", "complex", "share-first"): Counts(1_687_206, 9_389_318, 41_056),
-    ("cartpole", "lightweight", "share-first"): Counts(2_466, 2_562, 320),
+    ("atari", "lightweight", "cascading"): Counts(71_214, 6_219_158, 71_214),
+    ("atari", "complex", "cascading"): Counts(1_717_364, 9_641_506, 71_214),
+    ("cartpole", "lightweight", "share-first"): Counts(858, 930, 320),
     ("cartpole", "complex", "share-first"): Counts(8_898, 9_090, 320),
+    ("cartpole", "lightweight", "cascading"): Counts(858, 930, 858),
+    ("cartpole", "complex", "cascading"): Counts(9_436, 9_638, 858),
     ("cifar10", "lightweight", "share-first"): Counts(25_834, 9_317_972, 10_144),
     ("cifar10", "complex", "share-first"): Counts(1_250_858, 20_915_732, 10_144),
     ("cifar10", "lightweight", "cascading"): Counts(25_834, 9_317_972, 25_834),
@@ -21,8 +25,16 @@ COUNTS = {
     ("digits", "complex", "share-first"): Counts(45_402, 175_828, 2_480),
     ("digits", "lightweight", "cascading"): Counts(3_930, 96_820, 3_930),
     ("digits", "complex", "cascading"): Counts(46_852, 177_288, 3_930),
-    ("minatar", "lightweight", "share-first"): Counts(33_590, 71_942, 592),
+    ("minatar", "lightweight", "share-first"): Counts(12_970, 51_302, 592),
     ("minatar", "complex", "share-first"): Counts(132_566, 171_014, 592),
+    ("minatar", "lightweight", "cascading"): Counts(12_970, 51_302, 12_970),
+    ("minatar", "complex", "cascading"): Counts(144_944, 183_410, 12_970),
+}
+# A second loss has no parameters and takes no part in inference.
+COUNTS |= {
+    (task, branch, "two-loss"): counts
+    for (task, branch, topology), counts in COUNTS.items()
+    if topology == "cascading"
 }
 
 

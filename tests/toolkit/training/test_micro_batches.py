@@ -27,10 +27,10 @@ ROOT = Path(__file__).parents[3]
 Answers = dict[str, npt.NDArray[Any]]
 
 
-def plain(task: str, branch: str) -> Branch:
+def plain(task: str, branch: str, topology: str) -> Branch:
     """Without dropout, and with an ε that does not blow up rounding errors."""
     keras.utils.set_random_seed(7)
-    built = zoo.build(task, branch)
+    built = zoo.build(task, branch, topology)
     for layer in built.model.layers:
         if hasattr(layer, "rate"):
             layer.rate = 0.0
@@ -56,16 +56,18 @@ def taken(folder: Path, branch: Branch, micro_batch: int, runtime: str) -> Answe
 
 
 @pytest.mark.parametrize(
-    ("task", "name", "micro_batch", "runtime"),
+    ("task", "name", "topology", "micro_batch", "runtime"),
     [
-        ("digits", "lightweight", 1, "tflite-runtime"),
-        ("minatar", "lightweight", 4, "ai-edge-litert"),
+        ("digits", "lightweight", "share-first", 1, "tflite-runtime"),
+        ("minatar", "lightweight", "share-first", 4, "ai-edge-litert"),
+        ("digits", "complex", "two-loss", 2, "ai-edge-litert"),
+        ("cartpole", "complex", "two-loss", 4, "tflite-runtime"),
     ],
 )
 def test_micro_batches_take_the_full_batchs_steps(
-    tmp_path: Path, task: str, name: str, micro_batch: int, runtime: str
+    tmp_path: Path, task: str, name: str, topology: str, micro_batch: int, runtime: str
 ) -> None:
-    branch = plain(task, name)
+    branch = plain(task, name, topology)
     rng = np.random.default_rng(1)
     batches = {}
     for number in range(STEPS):

@@ -36,11 +36,16 @@ DRIFTS = 5  # times TensorFlow's own drift: the largest of a few draws is not th
 PLAYER = Path(__file__).with_name("play_signatures.py")
 ROOT = Path(__file__).parents[3]
 RUNTIMES = ("ai-edge-litert", "tflite-runtime")
+# Every network of the paper, each topology of the supervised pairs, and a cascade of Q-networks.
 # The lightweight branch of a cascade is the other topology's, and shares more.
 ENTRIES = [
     (task, branch, topology)
     for task, branch, topology in zoo.names()
-    if branch == "complex" or topology == "cascading" or task not in ("cifar10", "digits")
+    if (branch == "complex" and topology == "share-first")
+    or (branch == "complex" and task in ("cifar10", "digits"))
+    or (branch, topology)
+    == ("lightweight", "cascading" if task in ("cifar10", "digits") else "share-first")
+    or (task, branch, topology) == ("minatar", "complex", "two-loss")
 ]
 
 

@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -28,7 +29,7 @@ class FlexModule(tf.Module):  # type: ignore[misc]
         super().__init__()
         self.branch = branch
         self.reference = Reference(branch)
-        model = branch.model
+        model = self.reference.online
         self.theta = [tf.Variable(v.numpy()) for v in model.trainable_variables]
         self.target = [tf.Variable(v.numpy()) for v in model.trainable_variables]
         # TFLite has no variables of the type of Keras' seeds. A constant seed draws masks too.
@@ -62,8 +63,9 @@ class FlexModule(tf.Module):  # type: ignore[misc]
         return {"step": self.step.read_value()}
 
     def _network(self, theta: list[tf.Tensor]) -> Network:
-        def call(x: tf.Tensor, training: bool = False) -> tf.Tensor:
-            y, _ = self.branch.model.stateless_call(theta, self.rest, x, training=training)
+        def call(x: tf.Tensor, training: bool = False) -> Any:
+            model = self.reference.online
+            y, _ = model.stateless_call(theta, self.rest, x, training=training)
             return y
 
         return call

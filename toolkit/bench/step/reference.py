@@ -7,6 +7,7 @@ TensorFlow and converted to TFLite with the Flex delegate.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,7 +16,12 @@ from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ, Supervised
 from toolkit.branch.optimizers import SGD, Adam, Optimizer, RMSProp
 
-Network = Callable[..., tf.Tensor]
+_LOSSES = {
+    "cross_entropy": keras.losses.sparse_categorical_crossentropy,
+    "mse": keras.losses.mean_squared_error,
+    "huber": keras.losses.huber,
+}
+Network = Callable[..., Any]  # answers an output, or all outputs that have a loss: its own first
 
 
 class Reference(tf.Module):  # type: ignore[misc]
@@ -25,6 +31,7 @@ class Reference(tf.Module):  # type: ignore[misc]
         super().__init__()
         self.branch = branch
         self.model = branch.model
+        self.online = _with_early_output(branch)
         self.training = training  # False: without dropout
         self.optimizer = keras_optimizer(branch.learning.optimizer)
         self.optimizer.build(self.model.trainable_variables)
@@ -33,14 +40,14 @@ class Reference(tf.Module):  # type: ignore[misc]
 
     def train(self, **batch: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            loss = self.loss(self.model, self.target, **batch)
+            loss = self.loss(self.online, self.target, **batch)
         gradients = tape.gradient(loss, self.model.trainable_variables)
         self.optimizer.apply(gradients, self.model.trainable_variables)
         return loss
 
     def gradients(self, **batch: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
-            loss = self.loss(self.model, self.target, **batch)
+            loss = self.loss(self.online, self.target, **batch)
         return list(tape.gradient(loss, self.model.trainable_variables))
 
     def loss(self, online: Network, target: Network, **batch: tf.Tensor) -> tf.Tensor:
@@ -52,14 +59,13 @@ class Reference(tf.Module):  # type: ignore[misc]
     def _supervised(
         self, learning: Supervised, network: Network, x: tf.Tensor, y: tf.Tensor
     ) -> tf.Tensor:
-        output = network(self._scaled(x), training=self.training)
-        if learning.loss == "mse":
-            return tf.reduce_mean(keras.losses.mean_squared_error(y, output))
-        if learning.loss == "huber":
-            return tf.reduce_mean(keras.losses.huber(y, output))
+        output, *early = keras.tree.flatten(network(self._scaled(x), training=self.training))
+        loss = _LOSSES[learning.loss]
+        if learning.loss != "cross_entropy":
+            return sum(tf.reduce_mean(loss(y, found)) for found in (output, *early))
         from_logits = self.model.layers[-1].name != "softmax"
-        losses = keras.losses.sparse_categorical_crossentropy(y, output, from_logits=from_logits)
-        return tf.reduce_mean(losses)
+        total = tf.reduce_mean(loss(y, output, from_logits=from_logits))
+        return total + sum(tf.reduce_mean(loss(y, found, from_logits=True)) for found in early)
 
     def _double_q(
         self,
@@ -73,15 +79,27 @@ class Reference(tf.Module):  # type: ignore[misc]
         done: tf.Tensor,
     ) -> tf.Tensor:
         ahead = self._scaled(next_obs)
-        best = tf.argmax(online(ahead), -1, output_type=tf.int32)
-        future = tf.gather(target(ahead), best, batch_dims=1)
+        now, later = (keras.tree.flatten(network(ahead))[0] for network in (online, target))
+        best = tf.argmax(now, -1, output_type=tf.int32)
+        future = tf.gather(later, best, batch_dims=1)
         wanted = tf.stop_gradient(reward + learning.discount * (1.0 - done) * future)
-        q = tf.gather(online(self._scaled(obs), training=self.training), action, batch_dims=1)
-        losses = keras.losses.huber(wanted[:, None], q[:, None], delta=learning.huber_delta)
-        return tf.reduce_mean(losses)
+        total = 0.0
+        for values in keras.tree.flatten(online(self._scaled(obs), training=self.training)):
+            q = tf.gather(values, action, batch_dims=1)
+            losses = keras.losses.huber(wanted[:, None], q[:, None], delta=learning.huber_delta)
+            total += tf.reduce_mean(losses)
+        return total
 
     def _scaled(self, x: tf.Tensor) -> tf.Tensor:
         return tf.cast(x, tf.float32) * self.branch.input_scale
+
+
+def _with_early_output(branch: Branch) -> keras.Model:
+    """Returns the branch's network, with the same layers, and its early output as another one."""
+    if branch.early_output is None:
+        return branch.model
+    early = branch.model.get_layer(branch.early_output).output
+    return keras.Model(branch.model.inputs, [branch.model.output, early])
 
 
 def keras_optimizer(optimizer: Optimizer) -> keras.optimizers.Optimizer:

@@ -128,7 +128,7 @@ def test_no_two_devices_or_seeds_draw_from_the_same_stream() -> None:
         play(task(stream=stream), model, 3)
         drawn += model.streams
     assert len(set(drawn)) == len(drawn) == 4 * 3
-    assert all(0 < number < 2**62 for number in drawn)
+    assert all(0 < number < 2**31 for number in drawn)
 
 
 @pytest.mark.parametrize("validated", [False, True])
