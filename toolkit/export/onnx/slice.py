@@ -66,8 +66,11 @@ def _shared_layers(branch: Branch) -> frozenset[str]:
 
 
 def _sinks(program: Program, shared: frozenset[str]) -> list[Node]:
-    """The last nodes of shared layers: on the way to the output they meet no other shared one."""
-    needed, feeding = {program.y}, set[Value]()
+    """The last nodes of shared layers: on the way to the output they meet no other shared one.
+
+    A closing softmax belongs to no layer: in a cascade the same layer ends before it.
+    """
+    needed, feeding = {program.logits()}, set[Value]()
     sinks = []
     for node in reversed(program.nodes):
         if node.output in needed:

@@ -11,7 +11,7 @@ from toolkit.experiment.figures.draw import draw_figures
 from toolkit.experiment.figures.players_figure import draw_players
 from toolkit.experiment.figures.players_summary import Line, PlayerResult, learning_curve
 from toolkit.experiment.figures.players_table import players_table
-from toolkit.experiment.players.cell import SCORE_WINDOW, PlayerOptions, plan
+from toolkit.experiment.players.cell import PlayerOptions, plan
 from toolkit.experiment.running.results import Result
 from toolkit.experiment.scores import Final, Point
 
@@ -32,8 +32,8 @@ def study(
     """Scores grow by one with every round, from a level of their own; seeds are 5 apart."""
     results = []
     for cell in plan(
-        OPTIONS, games=games, settings=settings, modes=modes, weak_rates=rates,
-        seeds=range(3),
+        OPTIONS, games=games, settings=settings, topologies=["share-first"], modes=modes,
+        weak_rates=rates, seeds=range(3),
     ):  # fmt: skip
         points, finals = [], {}
         for device in cell.devices:
@@ -43,7 +43,9 @@ def study(
                 Point(device, n, {"score": s, "steps": n * cell.steps(device), "loss": 0.0})
                 for n, s in enumerate(scores, start=1)
             ]
-            finals[device] = Final(device, {"score": float(np.mean(scores[-SCORE_WINDOW:]))})
+            finals[device] = Final(
+                device, {"score": float(np.mean(scores[-cell.window(device) :]))}
+            )
         results.append(Result(cell, {"commit": "0123456789abcdef"}, points, finals, 1.0))
     return results
 
@@ -53,7 +55,7 @@ def test_curves_are_means_over_a_sliding_window() -> None:
     assert list(curve) == [STEPS * n for n in range(1, ROUNDS + 1)]
     assert curve[STEPS].median == 10 + 5 + 1  # level, seed 1 of 0, 1, 2, and the first score
     assert curve[3 * STEPS].median == 15 + 2  # all that there are
-    assert curve[40 * STEPS].median == 15 + np.mean(range(16, 41))  # the last 25
+    assert curve[40 * STEPS].median == 15 + np.mean(range(31, 41))  # the last quarter
     assert (curve[STEPS].lowest, curve[STEPS].highest) == (11, 21)
 
 
@@ -108,29 +110,28 @@ def test_each_mode_has_its_figure(tmp_path: Path) -> None:
 
 def test_the_table_of_players() -> None:
     lines = players_table(study(modes=("async",), rates=(0.5,))).markdown().splitlines()
-    # Alone and powerful: 40 rounds, the last 25 of which are 16 … 40, on average 28.
+    # Alone and powerful: 40 rounds, the last quarter of which are 31 … 40, on average 35.5.
     assert lines[0] == (
         "| game | coordinator | rate of weak | device | isolated | homogeneous | heterogeneous |"
     )
     assert lines[3] == (
-        "| breakout | async | 0.5 | powerful | 143.0 (138.0–148.0) | 153.0 (148.0–158.0) | "
-        "163.0 (158.0–168.0) |"
+        "| breakout | async | 0.5 | powerful | 150.5 (145.5–155.5) | 160.5 (155.5–165.5) | "
+        "170.5 (165.5–175.5) |"
     )
-    # In a fleet the weak one has 20 rounds: 1 … 20, on average 10.5.
-    # After as many steps the one alone has as many points, though it went on.
-    assert lines[2].endswith("| weak | 25.5 (20.5–30.5) | 35.5 (30.5–40.5) | 45.5 (40.5–50.5) |")
+    # The weak one has 20 rounds, alone too: the last quarter is 16 … 20, on average 18.
+    assert lines[2].endswith("| weak | 33.0 (28.0–38.0) | 43.0 (38.0–48.0) | 53.0 (48.0–58.0) |")
     assert lines[-1] == (
-        "atari: mean score of the last 25 test episodes, median (lowest–highest) of 3 seeds; 40 "
-        "rounds of 1000 steps, warm-up 1, exploration 1, replay 9 and 9 steps; engine tflite; "
-        "commit 0123456789ab."
+        "atari: mean score of the tests in the last 25% of the steps, median (lowest–highest) of "
+        "3 seeds; 40 rounds of 1000 steps, warm-up 1, exploration 1, replay 9 and 9 steps; engine "
+        "tflite; commit 0123456789ab."
     )
 
 
 def test_who_is_alone_is_in_the_table_of_every_rate() -> None:
     found = [row[2:5] for row in players_table(study(rates=(1.0, 0.25))).rows]
     assert found == [
-        ("1", "weak", "43.0 (38.0–48.0)"),
-        ("1", "powerful", "143.0 (138.0–148.0)"),
-        ("0.25", "weak", "20.5 (15.5–25.5)"),  # after a quarter of its steps
-        ("0.25", "powerful", "143.0 (138.0–148.0)"),
+        ("1", "weak", "50.5 (45.5–55.5)"),
+        ("1", "powerful", "150.5 (145.5–155.5)"),
+        ("0.25", "weak", "50.5 (45.5–55.5)"),  # its rounds are shorter, and as many
+        ("0.25", "powerful", "150.5 (145.5–155.5)"),
     ]

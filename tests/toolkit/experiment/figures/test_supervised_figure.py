@@ -20,10 +20,11 @@ from toolkit.experiment.figures.supervised_summary import (
 from toolkit.experiment.figures.supervised_table import supervised_table
 from toolkit.experiment.running.results import Result
 from toolkit.experiment.scores import Final, Point
-from toolkit.experiment.supervised.cell import TOPOLOGIES, SupervisedOptions, plan
+from toolkit.experiment.supervised.cell import CASCADING, SHARE_FIRST, SupervisedOptions, plan
 
 LEVEL = {"isolated": 0.5, "homogeneous": 0.6, "heterogeneous": 0.7}
 FRACTIONS = (0.1, 0.25)
+TOPOLOGIES = (SHARE_FIRST, CASCADING)
 
 
 def accuracy(setting: str, topology: str, device: str, fraction: float, seed: int) -> float:

@@ -37,7 +37,9 @@ def cells() -> dict[str, PlayerCell]:
         topologies=["share-first", "two-loss"], modes=["sync", "async"], weak_rates=[0.5],
         seeds=[1],
     )  # fmt: skip
-    return {f"{cell.setting}-{cell.topology}-{cell.mode}-{cell.participants}": cell for cell in found}
+    return {
+        f"{cell.setting}-{cell.topology}-{cell.mode}-{cell.participants}": cell for cell in found
+    }
 
 
 ALONE, WEAK_ALONE = cells()["isolated-any-any-powerful"], cells()["isolated-any-sync-weak"]
