@@ -23,7 +23,14 @@ import safetensors.numpy as safetensors
 
 ASK_SECONDS = 3.0  # without a θ_shared to train from, until it announces itself again
 LARGEST = 2**26  # bytes of a message in parts
-GO_ON = ("late", "early", "foreign", "replayed", "second", "finished")  # reasons that refuse an update
+GO_ON = (
+    "late",
+    "early",
+    "foreign",
+    "replayed",
+    "second",
+    "finished",
+)  # reasons that refuse an update
 NOTHING = {"round": -1, "last": False}  # in place of the fields of a θ_shared
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 

@@ -65,7 +65,8 @@ def test_a_short_demo(tmp_path: Path) -> None:
     said, errors = ran.communicate(timeout=PATIENCE)
     assert ran.returncode == 0, errors
     results = results_of(read_results(out / "study"), SupervisedCell)
-    assert len(results) == 4 * 3  # weak and powerful alone, alike, unlike; fractions
+    # Weak, powerful and cascade alone, alike, unlike; fractions.
+    assert len(results) == 5 * 3
     rows = [line.strip("│").split("│") for line in said.splitlines() if "%  " in line]
     cells = [[cell.strip() for cell in row] for row in rows]
     assert [row[:2] for row in cells[:2]] == [["weak", "5 %"], ["weak", "20 %"]]

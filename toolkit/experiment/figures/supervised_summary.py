@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.experiment.cell import ANY
+from toolkit.experiment.cell import ANY, HETEROGENEOUS
 from toolkit.experiment.figures.median_range import MedianRange
 from toolkit.experiment.running.results import Result
 from toolkit.experiment.supervised.cell import SupervisedCell
@@ -64,8 +64,9 @@ def learning_curve(
 
 
 def topologies(results: Sequence[SupervisedResult]) -> list[str]:
-    """Returns the topologies that were studied; share-first comes first, as in the paper."""
-    return sorted({r.cell.topology for r in results} - {ANY}, reverse=True)
+    """Returns the topologies of fleets; share-first comes first, as in the paper."""
+    fleets = {r.cell.topology for r in results if r.cell.setting == HETEROGENEOUS}
+    return sorted(fleets or {r.cell.topology for r in results} - {ANY}, reverse=True)
 
 
 def fractions(results: Sequence[SupervisedResult]) -> list[float]:
