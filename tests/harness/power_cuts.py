@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tests.harness.disk_recorder import (
     FOLDER,
@@ -29,6 +29,7 @@ from tests.harness.disk_recorder import (
     Write,
 )
 
+T = TypeVar("T")
 Files = dict[str, bytes]  # by their path below the watched folder; folders end in a slash
 
 
@@ -101,11 +102,15 @@ class Disk:
     @staticmethod
     def _files(names: dict[str, int], contents: dict[int, bytes]) -> Files:
         """Folders end in a slash; what is in a folder that is not there is not there either."""
-        folders = {path for path, number in names.items() if number == FOLDER} | {""}
+        folders = {path for path, number in names.items() if number == FOLDER}
+
+        def is_reached(path: str) -> bool:
+            above = path.rpartition("/")[0]
+            return not above or (above in folders and is_reached(above))
+
         found: Files = {}
         for path, number in names.items():
-            above = [str(p) for p in Path(path).parents if str(p) != "."]
-            if folders.issuperset(above):
+            if is_reached(path):
                 is_folder = number == FOLDER
                 found[f"{path}/" if is_folder else path] = b"" if is_folder else contents[number]
         return found
@@ -139,8 +144,8 @@ def _one_torn(writes: Sequence[Write | Shorten]) -> Iterator[tuple[Any, ...]]:
         yield from product(*others)
 
 
-class Known:
-    """States that differ only in what a program never looks at are the same to it.
+class Known(Generic[T]):
+    """What a program did with a state: states that differ only in what it never looks at are one.
 
     What it looks at: the names, the sizes of the files that `measures` selects, and the contents
     of those that it opens. Where all of that is equal, it does the same again.
@@ -148,19 +153,21 @@ class Known:
 
     def __init__(self, measures: Callable[[str], bool]) -> None:
         self._measures = measures
-        self._met: dict[Any, list[Files]] = {}
+        self._met: dict[Any, list[tuple[Files, T]]] = {}
 
-    def is_known(self, files: Files, situation: Any) -> bool:
-        same_names = self._met.get(self._key(files, situation), [])
-        return any(all(files[path] == read[path] for path in read) for read in same_names)
+    def result(self, files: Files) -> T | None:
+        """Returns what became of an equal state, or None if there was none yet."""
+        for read, result in self._met.get(self._key(files), []):
+            if all(files[path] == read[path] for path in read):
+                return result
+        return None
 
-    def learn(self, files: Files, situation: Any, opened: set[str]) -> None:
+    def learn(self, files: Files, opened: set[str], result: T) -> None:
         read = {path: data for path, data in files.items() if path in opened}
-        self._met.setdefault(self._key(files, situation), []).append(read)
+        self._met.setdefault(self._key(files), []).append((read, result))
 
-    def _key(self, files: Files, situation: Any) -> Any:
-        sizes = sorted((p, len(d) if self._measures(p) else 0) for p, d in files.items())
-        return situation, tuple(sizes)
+    def _key(self, files: Files) -> Any:
+        return tuple(sorted((p, len(d) if self._measures(p) else 0) for p, d in files.items()))
 
 
 _watchers: list[tuple[Path, set[str]]] = []

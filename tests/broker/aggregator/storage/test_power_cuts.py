@@ -41,8 +41,8 @@ def recover(plan: Plan, history: list[Any], folder: Path) -> int:
 
 
 SMALL = [
-    pytest.param(Plan("sync", (1, 2, 3, 1)), 2**26, None, id="sync"),
-    pytest.param(Plan("async", (1, 2, 1, 3)), 2**26, None, id="async"),
+    pytest.param(Plan("sync", (1, 2, 1)), 2**26, None, id="sync"),
+    pytest.param(Plan("async", (1, 2, 1)), 2**26, None, id="async"),
     pytest.param(Plan("async", (2, 1)), 1, None, id="async, with snapshots"),
     pytest.param(Plan("sync", (1, 1, 1)), 2**26, 1, id="sync, after a kill"),
     pytest.param(Plan("async", (1, 2)), 2**26, 1, id="async, after a kill"),
@@ -57,7 +57,7 @@ PLANS = st.one_of(
 
 
 @settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     derandomize=True,
 )
@@ -118,26 +118,27 @@ def test_every_state_that_a_power_cut_could_leave(
             assert frozen(life.aggregator.state) == history[-1]
         recorder.note(("sent", plan.total))
     monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing is cut off any more
-    disk, known = Disk(), Known(measures=lambda path: "/journal-" in path)
+    disk = Disk()
+    known: Known[int] = Known(measures=lambda path: "/journal-" in path)
     states, places = 0, set()
     for event in recorder.events:
         disk.add(event)
         least, most = plan.promised(disk.notes), plan.possible(disk.notes)
         for files in disk.states():
             states += 1
-            if known.is_known(files, (least, most)):
-                continue
-            lay_out(files, tmp_path / "cut")
+            place = known.result(files)
             try:
-                with opened_files(tmp_path / "cut") as opened:
-                    place = recover(plan, history, tmp_path / "cut" / "state")
+                if place is None:
+                    lay_out(files, tmp_path / "cut")
+                    with opened_files(tmp_path / "cut") as opened:
+                        place = recover(plan, history, tmp_path / "cut" / "state")
+                    known.learn(files, opened, place)
+                    shutil.rmtree(tmp_path / "cut")
                 assert least <= place <= most
             except BaseException as error:
                 error.add_note(f"after {event!r:.300}: { {n: len(d) for n, d in files.items()} }")
                 raise
-            known.learn(files, (least, most), opened)
             places.add((least, place))
-            shutil.rmtree(tmp_path / "cut")
     assert states > 200, "the recorder saw little"
     assert {place for _, place in places} == set(range(-1, len(history))), "some moment was missed"
     assert any(place > least for least, place in places), "nothing unpromised ever survived"
