@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Page, Pages, Session, StartSession
+from firmware_sim.bundle.reader import Bundle
+from tests.docs.pages import ROOT, Page, Pages, Session, StartSession, export_key
+from tests.harness.bundles import DIGITS, bundles
+
+__all__ = ["bundles"]
 
 
 @pytest.fixture(scope="session")
-def ran() -> dict[str, tuple[Path, str]]:
-    """Exports by command and source: a copy of the bundle, and what was said."""
-    return {}
+def ran(bundles: dict[str, Bundle]) -> dict[str, tuple[Path, str]]:
+    """Exports by command and source: a copy of the bundle, and what was said.
+
+    The bundles that most pages begin with are the ones of the scenarios.
+    """
+    return {
+        export_key(["export", "--profile", profile, *DIGITS]): (bundle.folder, "")
+        for profile, bundle in bundles.items()
+    }
 
 
 @pytest.fixture
