@@ -1,18 +1,21 @@
 """`toolkit experiment` and `toolkit figures` as a user meets them: killed, stopped, mistyped."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.harness.left_behind import started_by
+from tests.harness.waiting import wait_until
 from toolkit.experiment.running.results import Result, read_results
+from toolkit.experiment.running.run_cell import run_cell
 
 pytestmark = pytest.mark.xdist_group("experiment-command")
 PATIENCE = 180.0  # seconds until a test gives up
@@ -48,22 +51,24 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     ends with the numbers of a run that nobody killed."""
     killed, straight = tmp_path / "killed", tmp_path / "straight"
     running = command(killed, *SHORT)
-    deadline = time.monotonic() + PATIENCE
-    while points(killed) < 9:
-        assert time.monotonic() < deadline and running.poll() is None, running.communicate()
-        time.sleep(0.01)
+
+    def in_the_middle() -> bool:
+        assert running.poll() is None, running.communicate()
+        return points(killed) >= 9
+
+    wait_until(in_the_middle, "nine points", PATIENCE)
     running.kill()
     running.communicate(timeout=PATIENCE)
     assert read_results(killed) == [], "it was killed before a cell was finished"
     reached = points(killed)
-    again, other = command(killed, *SHORT), command(straight, *SHORT, "--jobs", "1")
-    for process, folder in ((again, killed), (other, straight)):
-        said, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, errors
-        assert said == f"2 cells are in {folder}; `toolkit figures {folder}` draws them\n"
-        assert re.search(r"^2/2 heterogeneous_cascading_both_weak-0\.", errors, re.MULTILINE)
+    again = command(killed, *SHORT, "--jobs", "1")
+    said, errors = again.communicate(timeout=PATIENCE)
+    assert again.returncode == 0, errors
+    assert said == f"2 cells are in {killed}; `toolkit figures {killed}` draws them\n"
+    assert re.search(r"^2/2 heterogeneous_cascading_both_weak-0\.", errors, re.MULTILINE)
     assert 9 <= reached < 28 == points(killed)  # 2 cells, 2 devices, 7 points
-    assert numbers(read_results(killed)) == numbers(read_results(straight))
+    results = read_results(killed)
+    assert numbers(results) == numbers([run_cell(r.cell, straight, None) for r in results])
     kinds = [
         json.loads(line)["kind"]
         for file in (killed / "cells").glob("*")
@@ -73,11 +78,13 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
-    running = command(tmp_path, "--rounds", "100000", "--seeds", "1")
-    deadline = time.monotonic() + PATIENCE
-    while not points(tmp_path):
-        assert time.monotonic() < deadline and running.poll() is None, running.communicate()
-        time.sleep(0.01)
+    running = command(tmp_path, "--rounds", "100000", "--seeds", "1", "--jobs", "1")
+
+    def has_a_worker() -> bool:
+        assert running.poll() is None, running.communicate()
+        return any("spawn_main" in process.command for process in started_by(os.getpid()))
+
+    wait_until(has_a_worker, "a worker", PATIENCE)
     running.send_signal(signal.SIGINT)
     _, errors = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
@@ -92,7 +99,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         (("digits", "--modes", "alone"),
          "there is no mode 'alone'; there are isolated, homogeneous, heterogeneous."),
         (("digits", "--topology", "ring"),
-         "there is no topology 'ring'; there are share-first, cascading."),
+         "there is no topology 'ring'; there are share-first, cascading, two-loss."),
         (("digits", "--weak-fraction", "0.1,2"),
          "the weak device cannot hold 2 of the data: take more than 0 and less than 1, as 0.05 "
          "is."),
@@ -153,8 +160,9 @@ def test_help_teaches_with_examples(toolkit: Toolkit) -> None:
 
 def test_players_from_command_to_figure(toolkit: Toolkit, tmp_path: Path) -> None:
     """A whole study over processes, and a second one that has nothing left to do."""
-    options = ("--modes", "heterogeneous", "--coordinator", "sync,async", "--weak-rate", "0.5",
-               "--seeds", "1", "--steps", "140", "--warm-up", "60", "--sync-every", "20",
+    options = ("--modes", "heterogeneous", "--topology", "share-first", "--coordinator",
+               "sync,async", "--weak-rate", "0.5", "--seeds", "1", "--steps", "140",
+               "--warm-up", "60", "--sync-every", "20",
                "--jobs", "1", "--out", tmp_path)  # fmt: skip
     for ended in (2, 0):
         ran = toolkit("experiment", "cartpole", *options)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.harness.left_behind import started_by
 from tests.harness.waiting import wait_until
 from toolkit.experiment.running.results import read_results, results_of
 from toolkit.experiment.supervised.cell import SupervisedCell
 
 pytestmark = pytest.mark.xdist_group("demo")
 PATIENCE = 180.0  # seconds until a test gives up
-WORKERS = min(os.cpu_count() or 1, 2)
 Toolkit = Callable[..., Any]
 
 
@@ -27,45 +27,20 @@ def long_demo(out: Path, **how: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **how)
 
 
-def workers_and_broker(running: subprocess.Popen[str]) -> list[int]:
-    """Returns what a demo has started, as soon as its mosquitto and its workers run."""
-    found: list[int] = []
-
+def wait_for_workers_and_broker(running: subprocess.Popen[str]) -> None:
     def started() -> bool:
         assert running.poll() is None, running.communicate()
-        found[:] = children(running.pid)
-        names = [name_of(pid) for pid in found]
-        return names.count("mosquitto") == 1 and len(names) >= 2 + WORKERS
+        commands = [process.command for process in started_by(os.getpid())]
+        workers = [command for command in commands if "spawn_main" in command]
+        brokers = [command for command in commands if "mosquitto" in command]
+        return len(brokers) == 1 and len(workers) == os.cpu_count()
 
     wait_until(started, "workers and a broker", PATIENCE)
-    return found
 
 
-def name_of(pid: int) -> str:
-    """Returns an empty name for a process that has just ended."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
-def children(of: int) -> list[int]:
-    """Returns the processes that a process has started, directly or not."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == of and fields[0] != "Z":
-            found += [int(path.parent.name), *children(int(path.parent.name))]
-    return found
-
-
-def wait_for_the_end(pids: list[int]) -> None:
+def wait_for_the_end() -> None:
     """Fails unless all of them end, some a moment after the process that started them."""
-    folders = [Path(f"/proc/{pid}") for pid in pids]
-    wait_until(lambda: not any(f.exists() for f in folders), "the end of all processes", PATIENCE)
+    wait_until(lambda: not started_by(os.getpid()), "the end of all processes", PATIENCE)
 
 
 def test_a_short_demo(toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,19 +69,19 @@ def test_a_short_demo(toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.Monk
 def test_ctrl_c_stops_all_children_and_says_what_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     running = long_demo(out)
-    started = workers_and_broker(running)
+    wait_for_workers_and_broker(running)
     running.send_signal(signal.SIGINT)
     assert_interrupted(running, out)
-    wait_for_the_end(started)
+    wait_for_the_end()
 
 
 def test_no_process_is_left_when_the_demo_is_killed(tmp_path: Path) -> None:
     """SIGKILL gives no time to stop the workers and the broker; they end by themselves."""
     running = long_demo(tmp_path / "demo")
-    started = workers_and_broker(running)
+    wait_for_workers_and_broker(running)
     running.kill()
     running.communicate(timeout=PATIENCE)
-    wait_for_the_end(started)
+    wait_for_the_end()
 
 
 def test_in_the_background_ctrl_c_is_ignored_and_sigterm_is_not(tmp_path: Path) -> None:
@@ -117,13 +92,13 @@ def test_in_the_background_ctrl_c_is_ignored_and_sigterm_is_not(tmp_path: Path) 
 
     out = tmp_path / "demo"
     running = long_demo(out, preexec_fn=ignore_ctrl_c)
-    started = workers_and_broker(running)
+    wait_for_workers_and_broker(running)
     running.send_signal(signal.SIGINT)
     with pytest.raises(subprocess.TimeoutExpired):
         running.wait(0.5)
     running.terminate()
     assert_interrupted(running, out)
-    wait_for_the_end(started)
+    wait_for_the_end()
 
 
 def assert_interrupted(running: subprocess.Popen[str], out: Path) -> None:
