@@ -86,7 +86,7 @@ def _pool_first(program: Program) -> Program:
     nodes = list(program.nodes)
     for place, node in enumerate(nodes):
         users = [n for n in nodes if node.output in n.inputs]
-        kept = node.output in (program.y, *program.updates.values())
+        kept = node.output in (program.y, program.early, *program.updates.values())
         if node.op != "Relu" or kept or [n.op for n in users] != ["MaxPool"]:
             continue
         (pool,) = users

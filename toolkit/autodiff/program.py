@@ -49,6 +49,7 @@ class Program:
     updates: Mapping[str, Value]
     constants: Mapping[Value, npt.NDArray[Any]]
     nodes: tuple[Node, ...]
+    early: Value | None = None  # the result of a layer inside, where a second loss is taken
 
     def producer(self, value: Value) -> Node | None:
         """The node that computes `value`; None for inputs, parameters and constants."""
@@ -58,10 +59,6 @@ class Program:
         """What a closing softmax is fed, or the output itself: losses start from here."""
         last = self.producer(self.y)
         return last.inputs[0] if last is not None and last.op == "Softmax" else self.y
-
-    def output_of(self, layer: str) -> Value:
-        """What a layer returns: the result of its last operation."""
-        return next(node.output for node in reversed(self.nodes) if node.layer == layer)
 
     def active(self, names: frozenset[str]) -> frozenset[Value]:
         """Every value that depends smoothly on one of the named parameters: no comparisons."""

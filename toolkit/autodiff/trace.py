@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from toolkit.autodiff.naming import named_variables
-from toolkit.autodiff.nested_layers import nested_layers
+from toolkit.autodiff.nested_layers import nested_layers, output_of
 from toolkit.autodiff.program import Node, Program, Value
 from toolkit.errors import ModelError, UnsupportedOp
 
@@ -31,14 +31,19 @@ def trace(
     training: bool,
     input_dtype: str = "float32",
     input_scale: float = 1.0,
+    early_output: str | None = None,
 ) -> Program:
     """The model's operations for one batch size, in training or in inference mode.
 
-    The input is cast and scaled inside, so that a device can feed the bytes that it stores.
+    The input is cast and scaled inside, so that a device can feed the bytes that it stores. The
+    program also says where the result of the layer `early_output` is.
     """
     shape = _input_shape(model)
     variables = named_variables(model)
     names = {v.path: name for name, v in variables.items()}
+    if early_output is not None:
+        both = [model.outputs[0], output_of(model, early_output)]
+        model = keras.Model(model.inputs, both, name=model.name)
     graph = tf.Graph()
     with graph.as_default():
         parameters = {
@@ -63,6 +68,7 @@ def trace(
             raise ModelError(
                 f"the model cannot be traced ({type(error).__name__}: {first_line})."
             ) from error
+    y, early = (y, None) if early_output is None else y
     if not tf.is_tensor(y):
         raise ModelError("the model has several outputs; a branch has exactly one.")
     updates = {
@@ -70,8 +76,7 @@ def trace(
         for v, new in zip(model.non_trainable_variables, moved, strict=True)
         if new is not parameters[names[v.path]] and v.dtype == "float32"
     }
-    layers = frozenset(layer.name for layer in nested_layers(model))
-    return _read(graph, x, y, parameters, updates, layers)
+    return _read(graph, x, y, early, parameters, updates, model)
 
 
 def _input_shape(model: keras.Model) -> tuple[int, ...]:
@@ -87,9 +92,10 @@ def _read(
     graph: tf.Graph,
     x: tf.Tensor,
     y: tf.Tensor,
+    early: tf.Tensor | None,
     parameters: Mapping[str, tf.Tensor],
     updates: Mapping[str, tf.Tensor],
-    layers: frozenset[str],
+    model: keras.Model,
 ) -> Program:
     values: dict[Any, Value] = {}  # by tensor; transparent operations share their input's value
     unreshaped: dict[Value, Value] = {}  # what a reshaped value was before all its reshapes
@@ -100,7 +106,7 @@ def _read(
     def new(tensor: tf.Tensor) -> Value:
         nonlocal count
         if not tensor.shape.is_fully_defined():
-            layer = _layer(tensor.op, layers)
+            layer = _layer(tensor.op, model)
             raise ModelError(f"layer {layer!r} has a shape that is unknown until it runs.")
         count += 1
         value = Value(count, tuple(tensor.shape), tensor.dtype.name)
@@ -113,7 +119,7 @@ def _read(
     needed = _needed([y, *updates.values()], constant_ops)
     for op in graph.get_operations():
         if op in needed and any(t.dtype in (tf.variant, tf.resource) for t in op.outputs):
-            raise UnsupportedOp(_layer(op, layers), op.type)  # a recurrent layer's lists
+            raise UnsupportedOp(_layer(op, model), op.type)  # a recurrent layer's lists
     folded = _fold(graph, needed, constant_ops)
     for op in graph.get_operations():  # TensorFlow keeps them in topological order
         if op not in needed or op.type == "Placeholder":
@@ -126,7 +132,7 @@ def _read(
                 if before.ref() in values:
                     values[after.ref()] = values[before.ref()]
         elif len(op.outputs) != 1:
-            raise UnsupportedOp(_layer(op, layers), op.type, "it has several outputs")
+            raise UnsupportedOp(_layer(op, model), op.type, "it has several outputs")
         elif op.type in _RESHAPES:
             before = values[op.inputs[0].ref()]
             origin = unreshaped.get(before, before)
@@ -135,16 +141,15 @@ def _read(
             else:
                 after = new(op.outputs[0])
                 unreshaped[after] = origin
-                nodes.append(Node("Reshape", _layer(op, layers), (origin,), after, {}))
+                nodes.append(Node("Reshape", _layer(op, model), (origin,), after, {}))
         else:
             inputs = tuple(values[tensor.ref()] for tensor in _inputs(op))
             kind = _SYNONYMS.get(op.type, op.type)
-            nodes.append(
-                Node(kind, _layer(op, layers), inputs, new(op.outputs[0]), _attributes(op))
-            )
+            nodes.append(Node(kind, _layer(op, model), inputs, new(op.outputs[0]), _attributes(op)))
     return Program(
         x=source,
         y=values[y.ref()],
+        early=None if early is None else values[early.ref()],
         parameters=stored,
         updates={name: values[tensor.ref()] for name, tensor in updates.items()},
         constants=constants,
@@ -193,16 +198,21 @@ def _fold(
     return shapes | {t.ref(): np.asarray(v) for t, v in zip(rest, found, strict=True)}
 
 
-def _layer(op: tf.Operation, layers: frozenset[str]) -> str:
-    """The innermost Keras layer in the operation's scope: 'net/conv1_1/Relu' is in conv1."""
+def _layer(op: tf.Operation, model: keras.Model) -> str:
+    """The innermost Keras layer in whose scope the operation is: 'net_1/conv1_3/Relu' is in conv1.
+
+    Keras enters a layer's scope twice in each call, first to build it, and TensorFlow numbers the
+    entries from the second on. So an operation in 'dense_1' belongs to the layer dense, also where
+    another layer is called dense_1.
+    """
     scopes: list[str] = op.name.split("/")
-    for part in reversed(scopes):
-        stem, _, number = part.rpartition("_")
-        if part in layers:
-            return part
-        if number.isdigit() and stem in layers:
-            return stem
-    return scopes[0]
+    name, inside = scopes[0], model
+    for scope in scopes[:-1]:
+        layers = {layer.name: layer for layer in nested_layers(inside)}
+        entered, _, number = scope.rpartition("_")
+        if number.isdigit() and entered in layers:
+            name, inside = entered, layers[entered]
+    return name
 
 
 def _attributes(op: tf.Operation) -> dict[str, Any]:

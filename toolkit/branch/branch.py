@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from toolkit.autodiff import Program, trace
 from toolkit.autodiff.naming import named_variables
-from toolkit.autodiff.nested_layers import nested_layers
+from toolkit.autodiff.nested_layers import nested_layers, output_of
 from toolkit.branch.learning import Learning, Supervised
 from toolkit.errors import ModelError
 
@@ -79,16 +79,17 @@ class Branch:
             training=training,
             input_dtype=self.input_dtype,
             input_scale=self.input_scale,
+            early_output=self.early_output,
         )
 
     def _check_early_output(self, name: str) -> None:
-        found = {layer.name: layer for layer in self.model.layers}.get(name)
+        found = output_of(self.model, name)
         if found is None:
             raise ModelError(f"the early output {name!r} is no layer of the model.")
-        if found.output.shape != self.model.output.shape:
+        if found.shape != self.model.output_shape:
             raise ModelError(
-                f"the early output {name!r} has the shape {found.output.shape}, and the model "
-                f"answers {self.model.output.shape}; both must be equal."
+                f"the early output {name!r} has the shape {found.shape}, and the model answers "
+                f"{self.model.output_shape}; both must be equal."
             )
 
     def _trainable(self) -> list[str]:

@@ -21,11 +21,12 @@ from typing import Any
 import keras
 from keras import layers
 
+from toolkit.autodiff.nested_layers import nested_layers, producer
 from toolkit.branch.branch import Branch, sharing_everything
 from toolkit.branch.layers import BranchDropout
 from toolkit.errors import ModelError
 
-SUM = "cascade_sum"
+INPUT, SUM = "cascade_input", "cascade_sum"
 BRANCH_DROPOUT = "branch_dropout"
 STRONG = "strong_"  # prefix of a strong layer whose name a different weak layer has
 
@@ -38,12 +39,12 @@ def cascade(weak: Branch, strong: Branch, *, branch_dropout: float | None = None
     """
     _check(weak, strong)
     light, refinement = without_softmax(weak.model), without_softmax(strong.model)
-    x = keras.Input(weak.input_shape)
+    x = keras.Input(weak.input_shape, name=INPUT)
     join = _Join(light, branch_dropout)
     early = join.add_weak(x)
     logits = layers.Add(name=SUM)([early, join.add_strong(refinement, x)])
     closed = weak.model.outputs[0] is not light.outputs[0]
-    y = layers.Softmax(name="softmax")(logits) if closed else logits
+    y = layers.Softmax(name=join.free_name("softmax"))(logits) if closed else logits
     model = keras.Model(x, y, name=f"{strong.model.name}_cascade")
     join.copy_weights(model)
     return replace(
@@ -51,7 +52,7 @@ def cascade(weak: Branch, strong: Branch, *, branch_dropout: float | None = None
         name=f"{strong.name}-cascade",
         model=model,
         shared_layers=weak.shared_layers,
-        early_output=_producer(early).name if branch_dropout is None else None,
+        early_output=producer(early).name if branch_dropout is None else None,
     )
 
 
@@ -61,7 +62,12 @@ def without_softmax(model: keras.Model) -> keras.Model:
     Raises `ModelError` if it closes with another activation, behind which outputs cannot be added.
     """
     x, y = model.inputs[0], model.outputs[0]
-    last = _producer(y)
+    last = producer(y)
+    if isinstance(last, keras.Model) and without_softmax(last).outputs[0] is not last.outputs[0]:
+        raise ModelError(
+            f"{model.name} closes with a softmax inside {last.name}, a nested model, and a cascade "
+            "adds what comes before it; put the softmax behind the nested model."
+        )
     if type(last).__name__ == "Softmax" or isinstance(last, layers.Activation):
         kind = getattr(last, "activation", keras.activations.softmax)
         if kind is keras.activations.softmax:
@@ -77,8 +83,7 @@ def without_softmax(model: keras.Model) -> keras.Model:
         )
 
     def clone(layer: layers.Layer) -> layers.Layer:
-        linear = {"activation": "linear"} if layer is last else {}
-        return type(layer).from_config({**layer.get_config(), **linear})
+        return _clone(layer, activation="linear") if layer is last else _clone(layer)
 
     opened = keras.models.clone_model(functional, clone_function=clone)
     opened.set_weights(functional.get_weights())
@@ -107,7 +112,8 @@ def _check(weak: Branch, strong: Branch) -> None:
     if own:
         raise ModelError(
             f"in a cascade the whole weak network is shared, and {weak.name} keeps "
-            f"{', '.join(sorted(own))}; let its function return the model alone."
+            f"{', '.join(sorted(own))}; let its function return the model alone, or give "
+            "--share all."
         )
 
 
@@ -133,7 +139,7 @@ class _Join:
 
     def add_strong(self, strong: keras.Model, x: keras.KerasTensor) -> keras.KerasTensor:
         """Returns the strong network's output; a call that the weak one makes too is its call."""
-        last = _producer(strong.outputs[0])
+        last = producer(strong.outputs[0])
 
         def call(layer: Any, *inputs: Any, **options: Any) -> Any:
             original = self._originals.get(layer.name, layer)
@@ -144,11 +150,17 @@ class _Join:
                     return y
             if original is last and self._branch_dropout is not None:
                 dropout = BranchDropout(self._branch_dropout, name=BRANCH_DROPOUT)
-                inputs = (dropout(inputs[0]), *inputs[1:])
+                if len(inputs) == 1 and isinstance(inputs[0], keras.KerasTensor):
+                    return layer(dropout(inputs[0]), **options)
+                return dropout(layer(*inputs, **options))  # a sum of several tensors
             return layer(*inputs, **options)
 
-        taken = set(self._originals)
+        taken = {*self._originals, *(layer.name for layer in nested_layers(self._weak))}
         return self._copy(strong, x, call, lambda name: STRONG + name if name in taken else name)
+
+    def free_name(self, name: str) -> str:
+        """Returns the name for a layer of the cascade's own; a network may have one called so."""
+        return f"cascade_{name}" if name in self._originals else name
 
     def copy_weights(self, model: keras.Model) -> None:
         """Gives every copy in the model the weights of its original."""
@@ -166,7 +178,7 @@ class _Join:
         def clone(layer: layers.Layer) -> layers.Layer:
             name = rename(layer.name)
             self._originals[name] = layer
-            return type(layer).from_config({**layer.get_config(), "name": name})
+            return _clone(layer, **({} if name == layer.name else {"name": name}))
 
         copy = keras.models.clone_model(
             model, input_tensors=x, clone_function=clone, call_function=call
@@ -174,9 +186,14 @@ class _Join:
         return copy.outputs[0]
 
 
-def _producer(tensor: keras.KerasTensor) -> Any:
-    """Returns the layer or operation that computes a symbolic tensor; Keras has no public way."""
-    return tensor._keras_history.operation
+def _clone(layer: layers.Layer, **changes: Any) -> layers.Layer:
+    """Returns a new layer that is called and configured alike, but for the changes.
+
+    A nested model is taken as it is: in a copy Keras would name its tensors in another way.
+    """
+    if isinstance(layer, keras.Model) and not changes:
+        return layer
+    return type(layer).from_config({**layer.get_config(), **changes})
 
 
 def _same_layer(one: Any, other: Any) -> bool:

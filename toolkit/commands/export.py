@@ -26,6 +26,7 @@ EXAMPLES = (
     "toolkit export --profile weak\n\n"
     "toolkit export --profile powerful --task cifar10 --topology cascading --out build/cifar\n\n"
     "toolkit export --profile weak --model my_branch.py:branch\n\n"
+    "toolkit export --profile powerful --model my_pair.py:strong --cascade my_pair.py:weak\n\n"
     "toolkit export --profile weak --tune"
 )
 
@@ -38,6 +39,29 @@ def export(
         str | None, typer.Option(help="minatar: which game.", show_default="breakout")
     ] = None,
     model: OwnModel = None,
+    cascade: Annotated[
+        str | None,
+        typer.Option(
+            help="Your weak network, to which --model is added; all of it is shared.",
+            metavar="FILE.py:FUNCTION",
+        ),
+    ] = None,
+    branch_dropout: Annotated[
+        float | None,
+        typer.Option(
+            help="Train the cascade with this rate of branch dropout, as the paper does.",
+            min=0.0,
+            max=0.99,
+            show_default="a loss at both outputs instead",
+        ),
+    ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            help="`all`, or the names of the shared layers of --model (of --cascade), with commas.",
+            show_default="as the function says",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the bundle.", show_default="build/<profile>")
     ] = None,
@@ -56,6 +80,10 @@ def export(
     """Write a bundle: a branch that trains, its shared slice, and an inference model."""
     if game and task != "minatar":
         raise ToolkitError("only MinAtar's branches depend on the game; devices take --game.")
+    if model is None and (cascade, branch_dropout, share) != (None, None, None):
+        raise ToolkitError("--cascade, --branch-dropout and --share need --model.")
+    if cascade is None and branch_dropout is not None:
+        raise ToolkitError("--branch-dropout is about a cascade: give --cascade too.")
     if tune and tuning:
         raise ToolkitError("--tune measures a tuning and --tuning reads one; give one of the two.")
     chosen = load_profile(profile)
@@ -64,7 +92,7 @@ def export(
         import keras
 
         from toolkit import zoo
-        from toolkit.branch.user_model import load_branch
+        from toolkit.branch.user_model import load_branch, load_cascade, sharing
         from toolkit.export.bundle import STAGES, TUNED_STAGES
         from toolkit.export.bundle import export as write_bundle
         from toolkit.export.calibration import calibration_for
@@ -79,8 +107,10 @@ def export(
 
         keras.utils.set_random_seed(seed)
         smaller = None
-        if model:
-            branch = load_branch(model)
+        if model and cascade:
+            branch = load_cascade(cascade, model, share=share, branch_dropout=branch_dropout)
+        elif model:
+            branch = sharing(load_branch(model), share)
         else:
             branch = zoo.build(task, chosen.branch, topology, game)
             if chosen.branch == "complex":

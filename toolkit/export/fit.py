@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import keras
 from rich.table import Table
 
 from firmware_sim.bundle.manifest import Measured
@@ -251,7 +250,7 @@ class _Tries:
     def counted(self, width: int) -> TriedWidth:
         """Parameters and operations; kept only if they are too many, which needs no measuring."""
         self._progress(f"counting width {width}")
-        tried = self._count(width, self._branch(width))
+        tried = self._count(width, self._build(width))
         if not tried.fits(self.limits):
             self._found[width] = tried
         return tried
@@ -260,7 +259,7 @@ class _Tries:
         """Counted, and if that does not refuse it already, exported and run in fresh processes."""
         done = sum(tried.peak_bytes is not None for tried in self._found.values())
         self._progress(f"try {done + 1}: width {width}")
-        branch = self._branch(width)
+        branch = self._build(width)
         tried = self._count(width, branch)
         if tried.fits(self.limits):
             try:
@@ -296,10 +295,6 @@ class _Tries:
             if fits(batch, bundle.measured):
                 return found[batch]
             return found[largest_micro_batch(batch, attempt) or min(found)]
-
-    def _branch(self, width: int) -> Branch:
-        keras.backend.clear_session()  # layers without a name are called as in an export
-        return self._build(width)
 
     def _count(self, width: int, branch: Branch) -> TriedWidth:
         counts = count(branch)

@@ -42,6 +42,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         f"{branch['parameters']:,} parameters ({branch['shared_parameters']:,} shared), "
         f"{branch['operations']:,} operations"
     )
+    if early := branch["learning"].get("early_output"):
+        console.print(f"a cascade with a loss at both outputs, its own and that of layer {early}")
     console.print(f"slice fingerprint {report['fingerprint']}")
     if measured := report["measured"]:
         console.print(

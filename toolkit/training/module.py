@@ -251,8 +251,8 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         self, tensors: Mapping[Value, tf.Tensor], loss: Loss
     ) -> tuple[tf.Tensor, dict[Value, tf.Tensor]]:
         """The loss of each example, summed over the outputs, and ∂L/∂output for each of them."""
-        program, early = self.training_program, self.branch.early_output
-        outputs = [program.logits()] + ([program.output_of(early)] if early else [])
+        program = self.training_program
+        outputs = [program.logits(), *([program.early] if program.early else [])]
         found = {output: loss(tensors[output]) for output in outputs}
         first, *more = (losses for losses, _ in found.values())
         return sum(more, start=first), {output: seed for output, (_, seed) in found.items()}

@@ -225,7 +225,7 @@ def wider(x: keras.KerasTensor) -> keras.KerasTensor:
          "way."),
         (replace(network(2), shared_layers=("stem",)), network(9),
          "in a cascade the whole weak network is shared, and net keeps hidden/bias, hidden/kernel, "
-         "out/bias, out/kernel; let its function return the model alone."),
+         "out/bias, out/kernel; let its function return the model alone, or give --share all."),
         (network(2, softplus, "small"), network(9),
          "small closes with softplus, and a cascade adds the outputs of two networks; they must "
          "close with a softmax or without an activation."),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from broker.aggregator.slice_file import read_slice
 from firmware_sim.bundle.reader import Bundle, open_bundle
 
 Toolkit = Callable[..., Any]
@@ -53,6 +54,77 @@ def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path) -> None
     assert [t.name for t in manifest.shared.tensors] == ["stem/kernel", "stem/bias"]
     assert 0 < bundle.measured.peak_bytes < 128 * 2**20
     assert [path.name for path in (tmp_path / "build").iterdir()] == ["weak"]
+
+
+PAIR = """\
+import keras
+from keras import layers
+
+def weak():
+    stem = layers.Conv1D(4, 3, activation="relu")
+    rest = [layers.GlobalMaxPooling1D(), layers.Dense(2, activation="softmax")]
+    return keras.Sequential([keras.Input((8, 3)), stem, *rest])
+
+def strong():
+    stem = layers.Conv1D(4, 3, activation="relu")
+    rest = [layers.Flatten(), layers.Dense(5, activation="relu"), layers.Dense(2)]
+    return keras.Sequential([keras.Input((8, 3)), stem, *rest])
+"""
+
+
+def test_two_networks_without_names_become_one_fleet(toolkit: Toolkit, tmp_path: Path) -> None:
+    file, weak, both = tmp_path / "pair.py", tmp_path / "weak", tmp_path / "powerful"
+    file.write_text(PAIR)
+    assert (
+        toolkit("export", "--profile", "weak", "--model", f"{file}:weak", "--out", weak).code == 0
+    )
+    pair = ("--model", f"{file}:strong", "--cascade", f"{file}:weak")
+    ran = toolkit("export", "--profile", "powerful", *pair, "--out", both)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"{both}: pair-strong-cascade; model.tflite ")
+
+    light, full = open_bundle(weak).manifest, open_bundle(both).manifest
+    shared = ["conv1d/kernel", "conv1d/bias", "dense/kernel", "dense/bias"]
+    assert [tensor.name for tensor in light.shared.tensors] == shared
+    assert light.shared == full.shared
+    assert light.branch.parameters == full.branch.shared_parameters == 4 * 10 + 2 * 5
+    assert full.branch.parameters == 4 * 10 + 2 * 5 + 5 * (6 * 4 + 1) + 2 * 6
+    assert full.branch.learning["early_output"] == "dense"
+    assert "early_output" not in light.branch.learning
+    starts = [read_slice(folder / "shared.onnx")[1] for folder in (weak, both)]
+    for name in shared:  # whichever slice the aggregator takes first
+        np.testing.assert_array_equal(starts[0][name], starts[1][name])
+
+    said = toolkit("inspect", both).out
+    assert "a cascade with a loss at both outputs, its own and that of layer dense\n" in said
+    assert "a cascade" not in toolkit("inspect", weak).out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--task", "digits", "--share", "all"),
+         "--cascade, --branch-dropout and --share need --model."),
+        (("--model", "pair.py:strong", "--branch-dropout", "0.5"),
+         "--branch-dropout is about a cascade: give --cascade too."),
+        (("--model", "pair.py:strong", "--cascade", "pair.py:wek"),
+         "pair.py has no function 'wek'."),
+        (("--model", "pair.py:strong", "--cascade", "pair.py:weak", "--share", "conv1d"),
+         "in a cascade the whole weak network is shared, and pair-weak keeps dense/bias, "
+         "dense/kernel; let its function return the model alone, or give --share all."),
+    ],
+)  # fmt: skip
+def test_a_bad_cascade_is_refused(
+    toolkit: Toolkit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pair.py").write_text(PAIR)
+    assert toolkit("export", "--profile", "powerful", *options).refusal == sentence
+    assert not Path("build").exists()
 
 
 def test_a_script_gets_the_manifest_and_nothing_else(tmp_path: Path) -> None:
@@ -243,13 +315,6 @@ def test_a_bad_model_file_is_refused(
     ran = toolkit("export", "--profile", "weak", "--model", model)
     assert ran.refusal.startswith(sentence)
     assert not Path("build").exists()
-
-
-def test_a_topology_that_the_task_lacks_is_refused(toolkit: Toolkit, tmp_path: Path) -> None:
-    arguments = ("--topology", "cascading", "--task", "atari", "--out", tmp_path / "out")
-    ran = toolkit("export", "--profile", "weak", *arguments)
-    assert ran.refusal == "task 'atari' has no cascading topology; it has share-first."
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_below_a_file_is_refused(
