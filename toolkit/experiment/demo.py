@@ -40,11 +40,10 @@ def run_demo(
         raise Interrupted(f"all processes are stopped; {out} keeps what they had") from None
     with quiet_terminal():
         from toolkit.experiment.figures.draw import draw_figures
-        from toolkit.experiment.figures.supervised_table import supervised_table
+        from toolkit.experiment.figures.study_tables import study_tables
         from toolkit.experiment.running.results import read_results, results_of
 
         results = results_of(read_results(study), SupervisedCell)
         figure, *_ = draw_figures(results, out)
-    title = f"Digits: test accuracy (%) after {rounds} rounds of {steps} mini-batches"
-    # There is one topology, so the first column is left out.
-    return supervised_table(results).for_terminal(title, first_column=1), figure
+    (tables,) = study_tables(results)
+    return tables.for_terminal(), figure

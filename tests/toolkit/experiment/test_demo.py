@@ -53,15 +53,18 @@ def test_a_short_demo(toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.Monk
     results = results_of(read_results(out / "study"), SupervisedCell)
     # Weak, powerful and cascade alone, alike, unlike; two fractions.
     assert len(results) == 5 * 2
-    lines = [line.split("│") for line in ran.out.splitlines() if " % " in line]
-    rows = [[cell.strip() for cell in line if cell.strip()] for line in lines]
-    assert [row[:2] for row in rows[:2]] == [["weak", "5 %"], ["weak", "20 %"]]
-    (final,) = (
-        100 * result.finals["weak"].scores["test_accuracy"]
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in ran.out.splitlines()]
+    first = rows.index(["weak, 5 %", "", "", "", ""])
+    found = {row[0]: row[1:] for row in rows[first + 1 : first + 4]}
+    expected = {
+        result.cell.topology: 100 * result.finals["weak"].scores["test_accuracy"]
         for result in results
-        if result.cell.setting == "heterogeneous" and result.cell.weak_fraction == 0.05
-    )
-    assert f"{final:.1f}" in [row[-1] for row in rows if row[:2] == ["weak", "5 %"]]
+        if "weak" in result.finals and result.cell.weak_fraction == 0.05
+        if result.cell.setting in ("isolated", "heterogeneous")
+    }
+    gain = expected["cascading"] - expected["any"]
+    assert found["isolated"] == [f"{expected['any']:.1f}", "", "", "1"]
+    assert found["cascading"][:2] == [f"{expected['cascading']:.1f}", f"{gain:+.2f}"]
     assert (out / "supervised.png").read_bytes().startswith(b"\x89PNG")
     assert ran.out.splitlines()[-1] == f"the picture is in {out / 'supervised.png'}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -14,21 +14,15 @@ class MedianRange:
     median: float
     lowest: float
     highest: float
-    seeds: int
 
     @classmethod
     def of(cls, numbers: Iterable[float]) -> MedianRange:
         """Returns the median and the range of at least one number."""
         found = list(numbers)
-        return cls(statistics.median(found), min(found), max(found), len(found))
-
-    def __str__(self) -> str:
-        """median (lowest–highest), or the only number"""
-        if self.seeds == 1:
-            return f"{self.median:.1f}"
-        return f"{self.median:.1f} ({self.lowest:.1f}–{self.highest:.1f})"
+        return cls(statistics.median(found), min(found), max(found))
 
 
-def cell_text(found: MedianRange | None) -> str:
-    """Returns the text of a table's cell; a dash if there is no result."""
-    return "–" if found is None else str(found)
+def median_curve(curves: Sequence[Mapping[int, float]]) -> dict[int, MedianRange]:
+    """Returns the medians of several seeds' curves, where all of them have a point."""
+    common = set.intersection(*(set(curve) for curve in curves)) if curves else set()
+    return {x: MedianRange.of(curve[x] for curve in curves) for x in sorted(common)}

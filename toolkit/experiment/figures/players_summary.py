@@ -1,4 +1,4 @@
-"""The numbers of the players' figure and table, computed from results."""
+"""The numbers of the players' figure and tables, computed from results."""
 
 from __future__ import annotations
 
@@ -6,57 +6,88 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolkit.experiment.cell import ANY, ISOLATED
-from toolkit.experiment.figures.median_range import MedianRange
-from toolkit.experiment.players.cell import MODES, SHARE_FIRST, PlayerCell
+from toolkit.experiment.cell import ANY, DEVICES, ISOLATED, POWERFUL
+from toolkit.experiment.figures.arms import Arm, Comparison
+from toolkit.experiment.figures.estimate import Scores
+from toolkit.experiment.figures.median_range import MedianRange, median_curve
+from toolkit.experiment.players.cell import MODES, PlayerCell
 from toolkit.experiment.running.results import Result
 
 PAPER_GAMES = ("breakout", "beam_rider", "space_invaders")  # in the order of its figure
 PlayerResult = Result[PlayerCell]
+HEADINGS = ("game", "coordinator", "rate of weak", "device")
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a figure: a device in a setting, in studies with this rate of the weak device."""
+class Panel:
+    """A device that plays a game in fleets of one mode, with one rate of the weak device."""
 
     game: str
-    setting: str
-    device: str
+    mode: str
     weak_rate: float
-    topology: str = SHARE_FIRST
+    device: str
 
     def shows(self, result: PlayerResult) -> bool:
-        """Whether the cell is part of the line; some controls are common to all rates."""
+        """Whether the cell is one of these fleets, or the control of this device in them.
+
+        Only the powerful device has a control that fleets of several rates have in common.
+        """
         cell = result.cell
+        common = cell.mode == ANY and self.device == POWERFUL
         return (
-            (cell.game, cell.setting) == (self.game, self.setting)
-            and cell.topology in (self.topology, ANY)
-            and (cell.weak_rate == self.weak_rate or cell.mode == ANY)
+            cell.game == self.game
+            and cell.mode in (self.mode, ANY)
+            and (cell.weak_rate == self.weak_rate or common)
             and self.device in result.finals
         )
 
 
-def learning_curve(results: Sequence[PlayerResult], line: Line) -> dict[int, MedianRange]:
-    """Returns the mean score of the last test episodes, by steps that all seeds have."""
-    curves = [smoothed(result, line.device) for result in filter(line.shows, results)]
-    steps = set.intersection(*(set(curve) for curve in curves)) if curves else set()
-    return {s: MedianRange.of(curve[s] for curve in curves) for s in sorted(steps)}
+def comparisons(results: Sequence[PlayerResult]) -> list[Comparison]:
+    """Returns the final scores, by game, mode, rate and device."""
+    found = [
+        Comparison((game, mode, f"{rate:g}", device), final_scores(results, panel))
+        for game in games(results)
+        for mode in modes(results)
+        for rate in weak_rates(of_mode(mode, results), game)
+        for device in DEVICES
+        for panel in [Panel(game, mode, rate, device)]
+    ]
+    return [comparison for comparison in found if comparison.scores]
+
+
+def final_scores(results: Sequence[PlayerResult], panel: Panel) -> dict[Arm, Scores]:
+    """Returns the mean score of the last tests, by arm and seed."""
+    found: dict[Arm, dict[int, float]] = {}
+    for result in filter(panel.shows, results):
+        *_, last = smoothed(result, panel.device).values()
+        found.setdefault(_arm(result.cell, panel.device), {})[result.cell.seed] = last
+    return {arm: found[arm] for arm in sorted(found)}
+
+
+def learning_curves(
+    results: Sequence[PlayerResult], panel: Panel
+) -> dict[Arm, dict[int, MedianRange]]:
+    """Returns the scores in a sliding window, by arm and steps."""
+    found: dict[Arm, list[dict[int, float]]] = {}
+    for result in filter(panel.shows, results):
+        curve = smoothed(result, panel.device)
+        found.setdefault(_arm(result.cell, panel.device), []).append(curve)
+    return {arm: median_curve(found[arm]) for arm in sorted(found)}
 
 
 def smoothed(result: PlayerResult, device: str) -> dict[int, float]:
-    """Returns, by steps, the mean of the last scores in a window (of fewer at the beginning)."""
-    points = sorted(result.curve(device), key=lambda point: point.round)
-    scores, window = [point.scores["score"] for point in points], result.cell.window(device)
+    """Returns, by steps, the mean of the tests in the window of steps that ends there.
+
+    The window of the last point is the last quarter of the steps. At the beginning it has fewer
+    tests.
+    """
+    cell = result.cell
+    width = cell.window(device) * cell.steps(device)
+    tests = {int(p.scores["steps"]): p.scores["score"] for p in result.curve(device)}
     return {
-        int(point.scores["steps"]): statistics.fmean(scores[max(0, end - window) : end])
-        for end, point in enumerate(points, start=1)
+        end: statistics.fmean(score for at, score in tests.items() if end - width < at <= end)
+        for end in sorted(tests)
     }
-
-
-def final_scores(results: Sequence[PlayerResult], line: Line) -> MedianRange | None:
-    """Returns the scores at the end."""
-    found = [r.finals[line.device].scores["score"] for r in filter(line.shows, results)]
-    return MedianRange.of(found) if found else None
 
 
 def modes(results: Sequence[PlayerResult]) -> list[str]:
@@ -66,7 +97,7 @@ def modes(results: Sequence[PlayerResult]) -> list[str]:
 
 
 def of_mode(mode: str, results: Sequence[PlayerResult]) -> list[PlayerResult]:
-    """Returns the results of fleets in this mode, and of isolated devices."""
+    """Returns the results of fleets in this mode, and of the controls that all modes have."""
     return [r for r in results if r.cell.mode in (mode, ANY)]
 
 
@@ -77,7 +108,11 @@ def games(results: Sequence[PlayerResult]) -> list[str]:
 
 
 def weak_rates(results: Sequence[PlayerResult], game: str) -> list[float]:
-    """Returns the rates of fleets that played the game, the highest first; [1] without fleets."""
+    """Returns the rates of fleets that played the game, or else of all cells; the highest first."""
     cells = [result.cell for result in results if result.cell.game == game]
-    found = {cell.weak_rate for cell in cells if cell.setting != ISOLATED}
-    return sorted(found, reverse=True) or [1.0]
+    fleets = {cell.weak_rate for cell in cells if cell.setting != ISOLATED}
+    return sorted(fleets or {cell.weak_rate for cell in cells}, reverse=True)
+
+
+def _arm(cell: PlayerCell, device: str) -> Arm:
+    return Arm.of(cell.setting, cell.topology, device)

@@ -1,4 +1,4 @@
-"""The numbers of the supervised figure and table, computed from results.
+"""The numbers of the supervised figure and tables, computed from results.
 
 Accuracies are in percent.
 """
@@ -6,67 +6,50 @@ Accuracies are in percent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from toolkit.experiment.cell import ANY, HETEROGENEOUS
-from toolkit.experiment.figures.median_range import MedianRange
+from toolkit.experiment.cell import DEVICES, WEAK
+from toolkit.experiment.figures.arms import Arm, Comparison
+from toolkit.experiment.figures.estimate import Scores
+from toolkit.experiment.figures.median_range import MedianRange, median_curve
 from toolkit.experiment.running.results import Result
 from toolkit.experiment.supervised.cell import SupervisedCell
 
 SupervisedResult = Result[SupervisedCell]
+HEADINGS = ("device", "holds")
 _ACCURACY = "test_accuracy"
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of a figure: a device in a setting and a topology."""
-
-    setting: str
-    topology: str
-    device: str
-    branch_dropout: bool = True
-
-    def shows(self, result: SupervisedResult) -> bool:
-        """Whether the cell is part of the line; one without a topology is part of all lines."""
-        cell = result.cell
-        return (
-            cell.setting == self.setting
-            and cell.topology in (self.topology, ANY)
-            and cell.branch_dropout == self.branch_dropout
-            and self.device in result.finals
-        )
-
-
-def final_accuracies(results: Sequence[SupervisedResult], line: Line) -> dict[float, MedianRange]:
-    """Returns the test accuracy of the best versions, by the weak device's fraction of the data."""
-    found: dict[float, list[float]] = {}
-    for result in filter(line.shows, results):
-        accuracy = 100 * result.finals[line.device].scores[_ACCURACY]
-        found.setdefault(result.cell.weak_fraction, []).append(accuracy)
-    return {fraction: MedianRange.of(found[fraction]) for fraction in sorted(found)}
-
-
-def learning_curve(
-    results: Sequence[SupervisedResult], line: Line, weak_fraction: float
-) -> dict[int, MedianRange]:
-    """Returns the test accuracy of the current versions, by rounds that all seeds have."""
-    curves = [
-        {
-            p.round: 100 * p.scores[_ACCURACY]
-            for p in result.curve(line.device)
-            if _ACCURACY in p.scores
-        }
-        for result in filter(line.shows, results)
-        if result.cell.weak_fraction == weak_fraction
+def comparisons(results: Sequence[SupervisedResult]) -> list[Comparison]:
+    """Returns the test accuracies of the best versions, by device and fraction of the data."""
+    found = [
+        Comparison((device, f"{100 * held(device, f):g} %"), final_accuracies(results, device, f))
+        for device in DEVICES
+        for f in fractions(results)
     ]
-    rounds = set.intersection(*(set(curve) for curve in curves)) if curves else set()
-    return {r: MedianRange.of(curve[r] for curve in curves) for r in sorted(rounds)}
+    return [comparison for comparison in found if comparison.scores]
 
 
-def topologies(results: Sequence[SupervisedResult]) -> list[str]:
-    """Returns the topologies of fleets; share-first comes first, as in the paper."""
-    fleets = {r.cell.topology for r in results if r.cell.setting == HETEROGENEOUS}
-    return sorted(fleets or {r.cell.topology for r in results} - {ANY}, reverse=True)
+def final_accuracies(
+    results: Sequence[SupervisedResult], device: str, weak_fraction: float
+) -> dict[Arm, Scores]:
+    """Returns the test accuracy of the version that validated best, by arm and seed."""
+    found: dict[Arm, dict[int, float]] = {}
+    for result in _of(results, device, weak_fraction):
+        accuracy = 100 * result.finals[device].scores[_ACCURACY]
+        found.setdefault(_arm(result.cell, device), {})[result.cell.seed] = accuracy
+    return {arm: found[arm] for arm in sorted(found)}
+
+
+def learning_curves(
+    results: Sequence[SupervisedResult], device: str, weak_fraction: float
+) -> dict[Arm, dict[int, MedianRange]]:
+    """Returns the test accuracies of the current versions, by arm and round."""
+    found: dict[Arm, list[dict[int, float]]] = {}
+    for result in _of(results, device, weak_fraction):
+        points = [point for point in result.curve(device) if _ACCURACY in point.scores]
+        curve = {point.round: 100 * point.scores[_ACCURACY] for point in points}
+        found.setdefault(_arm(result.cell, device), []).append(curve)
+    return {arm: median_curve(found[arm]) for arm in sorted(found)}
 
 
 def fractions(results: Sequence[SupervisedResult]) -> list[float]:
@@ -74,6 +57,16 @@ def fractions(results: Sequence[SupervisedResult]) -> list[float]:
     return sorted({r.cell.weak_fraction for r in results})
 
 
-def has_ablation(results: Sequence[SupervisedResult]) -> bool:
-    """Whether some cells were run without branch dropout."""
-    return any(not result.cell.branch_dropout for result in results)
+def held(device: str, weak_fraction: float) -> float:
+    """Returns the device's own fraction of the data."""
+    return weak_fraction if device == WEAK else 1 - weak_fraction
+
+
+def _of(
+    results: Sequence[SupervisedResult], device: str, weak_fraction: float
+) -> list[SupervisedResult]:
+    return [r for r in results if r.cell.weak_fraction == weak_fraction and device in r.finals]
+
+
+def _arm(cell: SupervisedCell, device: str) -> Arm:
+    return Arm.of(cell.setting, cell.topology, device, cell.branch_dropout)

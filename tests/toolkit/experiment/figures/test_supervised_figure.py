@@ -1,35 +1,40 @@
 """Figures and tables from results alone, with numbers that can be worked out by hand."""
 
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import ANY, SETTINGS
+from toolkit.experiment.figures.arms import ALIKE, ALONE, Arm
 from toolkit.experiment.figures.draw import draw_figures
+from toolkit.experiment.figures.drawing import style_of
 from toolkit.experiment.figures.median_range import MedianRange
-from toolkit.experiment.figures.supervised_figure import draw_ablation, draw_study
+from toolkit.experiment.figures.study_tables import StudyTables, study_tables
+from toolkit.experiment.figures.supervised_figure import draw_study
 from toolkit.experiment.figures.supervised_summary import (
-    Line,
     SupervisedResult,
     final_accuracies,
-    learning_curve,
+    learning_curves,
 )
-from toolkit.experiment.figures.supervised_table import supervised_table
 from toolkit.experiment.running.results import Result
 from toolkit.experiment.scores import Final, Point
-from toolkit.experiment.supervised.cell import CASCADING, SHARE_FIRST, SupervisedOptions, plan
+from toolkit.experiment.supervised.cell import TOPOLOGIES, SupervisedOptions, plan
 
 LEVEL = {"isolated": 0.5, "homogeneous": 0.6, "heterogeneous": 0.7}
+BETTER = {"cascading": 0.01, "two-loss": 0.02}
 FRACTIONS = (0.1, 0.25)
-TOPOLOGIES = (SHARE_FIRST, CASCADING)
+ARMS = ["isolated", "homogeneous", *TOPOLOGIES]
+ALONE_TOO = ["isolated, cascading", "isolated, two-loss"]
 
 
 def accuracy(setting: str, topology: str, device: str, fraction: float, seed: int) -> float:
     """Its own for each cell, and linear in the seed."""
-    better = 0.05 * (device == "powerful") + 0.01 * (topology == "cascading")
+    better = 0.05 * (device == "powerful") + BETTER.get(topology, 0)
     return LEVEL[setting] + better + fraction / 10 + seed / 100
 
 
@@ -62,117 +67,132 @@ def study(
     return results
 
 
-def test_medians_and_extremes_over_seeds() -> None:
-    found = final_accuracies(study(), Line("heterogeneous", "cascading", "powerful"))
-    assert list(found) == list(FRACTIONS)
-    assert found[0.1].median == pytest.approx(78)  # 70 + 5 + 1 + 1, and seed 1 of 0, 1, 2
-    assert [found[0.1].lowest, found[0.1].highest] == pytest.approx([77, 79])
-    assert found[0.25].seeds == 3
+def tables(results: Sequence[SupervisedResult]) -> StudyTables:
+    (found,) = study_tables(results)
+    return found
 
 
-def test_what_no_topology_changes_is_in_every_panel() -> None:
-    results = study()
-    for line in (("homogeneous", "weak"), ("homogeneous", "powerful"), ("isolated", "weak")):
-        shown = [final_accuracies(results, Line(line[0], t, line[1])) for t in TOPOLOGIES]
-        assert shown[0] == shown[1] != {}
-    powerful = [final_accuracies(results, Line("isolated", t, "powerful")) for t in TOPOLOGIES]
-    assert powerful[1][0.1].median - powerful[0][0.1].median == pytest.approx(1)
+def test_accuracies_of_every_arm_by_seed() -> None:
+    powerful = final_accuracies(study(), "powerful", 0.1)
+    assert [arm.name for arm in powerful] == ARMS + ALONE_TOO
+    assert powerful[ALONE] == pytest.approx({0: 56, 1: 57, 2: 58})  # of its plain network
+    assert powerful[Arm("isolated", "two-loss")][0] == pytest.approx(58)
+    weak = final_accuracies(study(), "weak", 0.1)
+    assert [arm.name for arm in weak] == ARMS
+    assert weak[Arm("heterogeneous", "cascading")] == pytest.approx({0: 72, 1: 73, 2: 74})
 
 
 def test_a_curve_has_the_rounds_that_all_seeds_have() -> None:
     results = study()
-    line = Line("homogeneous", "cascading", "weak")
-    curve = learning_curve(results, line, 0.1)
+    curve = learning_curves(results, "weak", 0.1)[ALIKE]
     assert list(curve) == [0, 2, 4]
+    assert curve[4].median == pytest.approx(62)
+    assert [curve[4].lowest, curve[4].highest] == pytest.approx([61, 63])
     assert curve[2].median == pytest.approx(curve[4].median / 2)
-    first = next(r for r in results if line.shows(r) and r.cell.weak_fraction == 0.1)
+    first = next(r for r in results if r.cell.setting == "homogeneous")
     first.points[:] = [point for point in first.points if point.round < 4]
-    assert list(learning_curve(results, line, 0.1)) == [0, 2]
-    assert learning_curve(results, line, 0.3) == {}
+    assert list(learning_curves(results, "weak", first.cell.weak_fraction)[ALIKE]) == [0, 2]
+    assert learning_curves(results, "weak", 0.3) == {}
 
 
-def test_the_study_has_the_papers_panels() -> None:
-    figure = draw_study(study())
-    panels = [panel for panel in figure.axes if panel.axison]
-    titles = [panel.get_title(loc="left") for panel in panels]
-    assert titles == [
-        "(a) share first layers: powerful",
-        "(b) share first layers: weak",
-        "(c) cascading: powerful",
-        "(d) cascading: weak",
-        "(e) powerful with 75 % of the data",
-        "(f) weak with 25 % of the data",
+def test_the_study_has_the_papers_panels_with_all_arms() -> None:
+    figure = draw_study(study(ablation=True))
+    panels = figure.axes
+    assert [panel.get_title(loc="left") for panel in panels] == [
+        "(a) powerful: best version",
+        "(b) weak: best version",
+        "(c) powerful with 75 % of the data",
+        "(d) weak with 25 % of the data",
     ]
-    lines = {line.get_label(): line for line in panels[2].lines}
-    assert list(lines) == list(SETTINGS)
-    np.testing.assert_allclose(lines["isolated"].get_ydata(), [58, 59.5])
-    (band,) = (b for b in panels[2].collections if b.get_facecolor()[0, 2] > 0.6)  # the blue one
-    heights = band.get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == (pytest.approx(77), pytest.approx(80.5))
-    assert [text.get_text() for text in panels[2].get_xticklabels()] == ["90", "75"]
-    assert [text.get_text() for text in panels[3].get_xticklabels()] == ["10", "25"]
-    assert len({panel.get_ylim() for panel in panels[:4]}) == 1
-    (legend,) = (panel.get_legend() for panel in figure.axes if panel.get_legend())
-    assert [text.get_text() for text in legend.get_texts()] == list(SETTINGS)
+    fleets = ["share-first", "cascading", "cascading, no branch dropout", "two-loss"]
+    arms = ["isolated", "homogeneous", *fleets, *ALONE_TOO]
+    for panel in panels:
+        weak = "weak" in panel.get_title(loc="left")
+        assert [line.get_label() for line in panel.lines] == (arms[:-2] if weak else arms)
+    lines = {line.get_label(): line for line in panels[0].lines}
+    np.testing.assert_allclose(lines["cascading"].get_ydata(), [78, 79.5])
+    dropped = lines["cascading, no branch dropout"].get_ydata()
+    np.testing.assert_allclose(dropped, [58, 59.5])
+    places = [line.get_xdata()[0] for line in lines.values()]  # side by side, left to right
+    assert places == sorted(set(places)) and -0.5 < places[0] < places[-1] < 0.5  # type: ignore[type-var]
+    bars = panels[0].collections[arms.index("cascading")].get_segments()
+    np.testing.assert_allclose(np.array(bars)[:, :, 1], [[77.0, 79.0], [78.5, 80.5]])
+    assert [text.get_text() for text in panels[0].get_xticklabels()] == ["90", "75"]
+    assert [text.get_text() for text in panels[1].get_xticklabels()] == ["10", "25"]
+    assert panels[2].get_ylim() == panels[3].get_ylim()
+    drawn = [style_of(arm) for arm in final_accuracies(study(ablation=True), "powerful", 0.1)]
+    assert len({(style["color"], style["linestyle"]) for style in drawn}) == len(arms)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == arms
+    assert all(line.get_marker() for line in legend.get_lines())
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_one_topology_is_one_row(topology: str) -> None:
-    figure = draw_study(study([topology]))
-    assert [panel.get_title(loc="left")[:3] for panel in figure.axes] == [
-        "(a)",
-        "(b)",
-        "(c)",
-        "(d)",
-    ]
-    assert len(figure.legends) == 1
-
-
-def test_the_ablation() -> None:
-    results = study(ablation=True)
-    figure = draw_ablation(results)
-    assert [panel.get_title(loc="left") for panel in figure.axes] == [
-        "(a) cascading: powerful",
-        "(b) cascading: weak",
-    ]
-    on, off = figure.axes[0].lines
-    np.testing.assert_allclose(on.get_ydata() - off.get_ydata(), [20, 20])
-    row = next(row for row in supervised_table(results).rows if row[:2] == ("cascading", "weak"))
-    assert row[-2:] == ("73.0 (72.0–74.0)", "53.0 (52.0–54.0)")
-
-
-def test_the_table() -> None:
-    text = supervised_table(study(seeds=1, topologies=["cascading"])).markdown()
-    assert text.splitlines() == [
-        "| topology | device | holds | isolated | homogeneous | heterogeneous |",
-        "| --- | --- | --- | --- | --- | --- |",
-        "| cascading | weak | 10 % | 51.0 | 61.0 | 72.0 |",
-        "| cascading | weak | 25 % | 52.5 | 62.5 | 73.5 |",
-        "| cascading | powerful | 90 % | 57.0 | 66.0 | 77.0 |",
-        "| cascading | powerful | 75 % | 58.5 | 67.5 | 78.5 |",
+def test_the_tables() -> None:
+    found = tables(study(topologies=["two-loss"]))
+    assert str(found.scores).splitlines() == [
+        "| device | holds | isolated | homogeneous | two-loss | isolated, two-loss | seeds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| weak | 10 % | 52.0 ± 0.6 | 62.0 ± 0.6 | 74.0 ± 0.6 | – | 3 |",
+        "| weak | 25 % | 53.5 ± 0.6 | 63.5 ± 0.6 | 75.5 ± 0.6 | – | 3 |",
+        "| powerful | 90 % | 57.0 ± 0.6 | 67.0 ± 0.6 | 79.0 ± 0.6 | 59.0 ± 0.6 | 3 |",
+        "| powerful | 75 % | 58.5 ± 0.6 | 68.5 ± 0.6 | 80.5 ± 0.6 | 60.5 ± 0.6 | 3 |",
         "",
-        "digits, iid: test accuracy in percent of the version that validated best, median "
-        "(lowest–highest) of 1 seed; 4 rounds of 2000 examples; engine tf; commit 0123456789ab.",
+        "digits, iid: test accuracy in percent of the version that validated best, mean ± standard "
+        "error of 3 seeds; 4 rounds of 2000 examples, merged by samples; engine tf; commit "
+        "0123456789ab.",
     ]
+    differences = str(found.differences).splitlines()
+    assert differences[-3] == (
+        "| powerful | 75 % | isolated, two-loss | **+2.00 ± 0.00** | **-8.00 ± 0.00** | 3 |"
+    )
+    assert len(differences) == 2 + 2 * 2 + 2 * 3 + 2
+
+
+def test_the_terminals_table_is_readable_at_100_columns() -> None:
+    """No entry is broken, whatever was run."""
+    console = Console(width=100, file=StringIO())
+    console.print(tables(study(seeds=2, ablation=True)).for_terminal())
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith("digits, iid: test accuracy in percent")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+    assert len(rows) == 2 * (1 + 6 + 1 + 8)
+    assert rows[0] == ["weak, 10 %", "", "", "", ""]
+    assert rows[1] == ["isolated", "51.5 ± 0.5", "", "", "2"]
+    assert rows[2] == ["homogeneous", "61.5 ± 0.5", "+10.00 ± 0.00 *", "", "2"]
+    long = "cascading, no branch dropout"
+    assert rows[5] == [long, "52.5 ± 0.5", "+1.00 ± 0.00 *", "-9.00 ± 0.00 *", "2"]
+    assert " ".join(lines[-1].split()).endswith("seeds; *: more than 2 standard errors (s.e.)")
+
+
+def test_places_that_are_all_the_same_are_not_named_in_a_terminal() -> None:
+    results = [r for r in study(seeds=1) if r.cell.weak_fraction == 0.1]
+    table = tables(results).for_terminal()
+    assert table.columns[0].header == "device, holds"
+    for result in results:
+        result.finals.pop("powerful", None)
+    table = tables(results).for_terminal()
+    assert [table.columns[0].header, *table.columns[0].cells][:2] == ["", "isolated"]
+
+
+def test_commits_are_all_named() -> None:
+    results = study(seeds=2)
+    results[-1].header["commit"] = "fedcba98765"
+    assert tables(results).scores.caption.endswith("commits 0123456789ab, fedcba98765")
 
 
 def test_a_study_of_one_setting(tmp_path: Path) -> None:
     results = [r for r in study() if r.cell.topology == ANY and r.cell.setting == "homogeneous"]
     written = draw_figures(results, tmp_path)
     table = (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert "| any topology | weak | 10 % | – | 62.0 (61.0–63.0) | – |" in table
+    assert "| weak | 10 % | 62.0 ± 0.6 | 3 |" in table
+    assert "isolated" not in table and "differences" not in table
     assert [file.name for file in written] == ["supervised.png", "supervised.svg", "table.md"]
 
 
 def test_every_file_is_written(tmp_path: Path) -> None:
     written = draw_figures(study(ablation=True), tmp_path)
-    assert sorted(file.name for file in written) == [
-        "branch_dropout.png",
-        "branch_dropout.svg",
-        "supervised.png",
-        "supervised.svg",
-        "table.md",
-    ]
+    assert sorted(file.name for file in written) == ["supervised.png", "supervised.svg", "table.md"]
     for file in written:
         head = file.read_bytes()[:200]
         assert file.suffix != ".png" or head.startswith(b"\x89PNG")
@@ -186,6 +206,4 @@ def test_nothing_finished_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_median_and_range() -> None:
-    found = MedianRange.of([0.1, 0.5, 0.25, 0.25])
-    assert found == MedianRange(0.25, 0.1, 0.5, 4)
-    assert (str(found), str(MedianRange.of([2]))) == ("0.2 (0.1–0.5)", "2.0")
+    assert MedianRange.of([0.1, 0.5, 0.25, 0.25]) == MedianRange(0.25, 0.1, 0.5)
