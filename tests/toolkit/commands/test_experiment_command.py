@@ -172,7 +172,8 @@ def test_players_from_command_to_figure(toolkit: Toolkit, tmp_path: Path) -> Non
     sync, free = sorted(read_results(tmp_path), key=lambda result: -len(result.points))
     assert (len(sync.points), len(free.points)) == (8, 6)  # 4 of each, or 4 and 2
     ran = toolkit("figures", tmp_path)
-    assert [Path(line).name for line in ran.out.splitlines()] == [
+    assert "1 seed; 4 rounds of 20 steps of the powerful device" in " ".join(ran.out.split())
+    assert [Path(line).name for line in ran.out.splitlines()[-5:]] == [
         "rl.png", "rl.svg", "rl_async.png", "rl_async.svg", "table.md",
     ]  # fmt: skip
 
