@@ -58,8 +58,9 @@ class Launcher(ABC):
         """Starts one node."""
 
     def start(self) -> None:
-        for node, port in enumerate(self.ports):
-            self._processes.append(self.launch(node))
+        # All at once: after a kill of a whole cluster, each node waits for the others.
+        self._processes = [self.launch(node) for node in range(len(self.ports))]
+        for port in self.ports:
             self._await(port)
 
     def kill(self) -> None:
@@ -168,11 +169,6 @@ class RabbitMQ(Launcher):
         return self.run([self._SERVER], self._environment(node), f"node{node}.log")
 
     def start(self) -> None:
-        # After a kill of all nodes each waits for the others, and if they start together some of
-        # them hang. So the first one does not wait, as after `rabbitmqctl force_boot`.
-        known = self.folder / "node0" / "mnesia" / "node0@localhost"
-        if known.exists():
-            (known / "force_load").touch()
         super().start()
         for node in range(1, len(self.ports)):
             if (joined := self.folder / f"node{node}" / "joined").exists():
