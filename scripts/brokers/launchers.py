@@ -21,7 +21,7 @@ from pathlib import Path
 
 from broker.brokers.mosquitto_process import free_port, mosquitto_path
 
-START_SECONDS = 90.0
+START_SECONDS = 400.0  # the nodes of a cluster wait for each other for minutes
 _HOST = "127.0.0.1"
 _AEDES = """
 const { Aedes } = require('aedes')
