@@ -22,7 +22,7 @@ from toolkit.fleet.processes import Child
 ROUNDS = 24
 LATENCY_MS = 100  # each way, so that a round takes long enough for somebody to join during it
 DEADLINE = 30.0  # seconds; a round that needs it has stalled
-PATIENCE = 600.0  # seconds for one step of the scenario
+PATIENCE = 900.0  # seconds for the whole scenario
 SHARES = {"a": "0:0.3", "b": "0.3:0.6", "c": "0.6:1"}
 BUNDLES = {"a": "weak", "b": "powerful", "c": "weak"}
 

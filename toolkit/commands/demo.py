@@ -15,14 +15,14 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("build/demo"),
     rounds: Annotated[int, typer.Option(help="Number of merges.", min=1)] = 15,
     steps: Annotated[int, typer.Option(help="Number of mini-batches in a round.", min=1)] = 20,
-    seeds: Seeds = 3,
+    seeds: Seeds = 5,
     embedded: Annotated[
         bool, typer.Option(help="Use the embedded broker even if mosquitto is installed.")
     ] = False,
 ) -> None:
     """Let a weak and a powerful device learn digits: alone, both alike, and each as it can.
 
-    This is `toolkit experiment digits` in short, over a real broker and in the device's runtime.
+    The weak one holds 5 % of the data. This is `toolkit experiment digits` in short, over a real broker and in the device's runtime.
     """
     from toolkit.experiment.demo import run_demo
 

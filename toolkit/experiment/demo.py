@@ -8,13 +8,20 @@ from pathlib import Path
 from rich.table import Table
 
 from toolkit.errors import Interrupted
-from toolkit.experiment.cell import BATCH, SETTINGS
+from toolkit.experiment.cell import BATCH, HETEROGENEOUS, HOMOGENEOUS, ISOLATED
 from toolkit.experiment.running.study import run_study
-from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedOptions, plan
+from toolkit.experiment.supervised.cell import (
+    SHARE_FIRST,
+    TWO_LOSS,
+    SupervisedCell,
+    SupervisedOptions,
+    plan,
+)
 from toolkit.terminal import quiet_terminal
 from toolkit.writing import make_folder
 
-WEAK_FRACTIONS = (0.05, 0.2, 0.5)
+WEAK_FRACTION = 0.05  # of the data, which the weak device holds
+CONTROLS = (ISOLATED, HOMOGENEOUS)
 
 
 def run_demo(
@@ -27,13 +34,19 @@ def run_demo(
     options = SupervisedOptions(
         task="digits", rounds=rounds, examples_per_round=steps * BATCH, engine="tflite"
     )
-    cells = plan(
-        options,
-        settings=SETTINGS,
-        topologies=["cascading"],
-        weak_fractions=WEAK_FRACTIONS,
-        seeds=range(seeds),
-    )
+    # In order of their seeds, and in each of them the controls first.
+    cells = [
+        cell
+        for seed in range(seeds)
+        for settings, topology in ((CONTROLS, SHARE_FIRST), ((HETEROGENEOUS,), TWO_LOSS))
+        for cell in plan(
+            options,
+            settings=settings,
+            topologies=[topology],
+            weak_fractions=[WEAK_FRACTION],
+            seeds=[seed],
+        )
+    ]
     try:
         run_study(cells, study, None, link="embedded" if embedded else "mqtt")
     except Interrupted:

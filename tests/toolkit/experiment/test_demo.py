@@ -47,12 +47,10 @@ def test_a_short_demo(toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.Monk
     """The table, the figure and the results agree."""
     out = tmp_path / "demo"
     monkeypatch.setattr(os, "cpu_count", lambda: 1)  # one worker starts TensorFlow once
-    monkeypatch.setattr("toolkit.experiment.demo.WEAK_FRACTIONS", (0.05, 0.2))
     ran = toolkit("demo", "--out", out, "--rounds", "2", "--steps", "2", "--seeds", "1")
     assert ran.code == 0, ran.err
     results = results_of(read_results(out / "study"), SupervisedCell)
-    # Weak, powerful and cascade alone, alike, unlike; two fractions.
-    assert len(results) == 5 * 2
+    assert len(results) == 4  # weak alone, powerful alone, alike, each as it can
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in ran.out.splitlines()]
     first = rows.index(["weak, 5 %", "", "", "", ""])
     found = {row[0]: row[1:] for row in rows[first + 1 : first + 4]}
