@@ -60,9 +60,9 @@ def test_a_short_demo(toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.Monk
         if "weak" in result.finals and result.cell.weak_fraction == 0.05
         if result.cell.setting in ("isolated", "heterogeneous")
     }
-    gain = expected["cascading"] - expected["any"]
+    gain = expected["two-loss"] - expected["any"]
     assert found["isolated"] == [f"{expected['any']:.1f}", "", "", "1"]
-    assert found["cascading"][:2] == [f"{expected['cascading']:.1f}", f"{gain:+.2f}"]
+    assert found["two-loss"][:2] == [f"{expected['two-loss']:.1f}", f"{gain:+.2f}"]
     assert (out / "supervised.png").read_bytes().startswith(b"\x89PNG")
     assert ran.out.splitlines()[-1] == f"the picture is in {out / 'supervised.png'}"
 
