@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import keras
 import numpy as np
@@ -36,16 +36,14 @@ DRIFTS = 5  # times TensorFlow's own drift: the largest of a few draws is not th
 PLAYER = Path(__file__).with_name("play_signatures.py")
 ROOT = Path(__file__).parents[3]
 RUNTIMES = ("ai-edge-litert", "tflite-runtime")
-# Every network of the paper, each topology of the supervised pairs, and a cascade of Q-networks.
+TASKS, BRANCHES = get_args(zoo.Task), ("lightweight", "complex")
+# Every network of the paper, the topologies of the supervised pairs, and a cascade of Q-networks.
 # The lightweight branch of a cascade is the other topology's, and shares more.
 ENTRIES = [
-    (task, branch, topology)
-    for task, branch, topology in zoo.names()
-    if (branch == "complex" and topology == "share-first")
-    or (branch == "complex" and task in ("cifar10", "digits"))
-    or (branch, topology)
-    == ("lightweight", "cascading" if task in ("cifar10", "digits") else "share-first")
-    or (task, branch, topology) == ("minatar", "complex", "two-loss")
+    *((task, "complex", "share-first") for task in TASKS),
+    *((task, "lightweight", "share-first") for task in ("atari", "cartpole", "minatar")),
+    *((task, branch, "cascading") for task in ("cifar10", "digits") for branch in BRANCHES),
+    *((task, "complex", "two-loss") for task in ("digits", "minatar")),
 ]
 
 
