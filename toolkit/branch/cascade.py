@@ -42,7 +42,13 @@ def cascade(weak: Branch, strong: Branch, *, branch_dropout: float | None = None
     x = keras.Input(weak.input_shape, name=INPUT)
     join = _Join(light, branch_dropout)
     early = join.add_weak(x)
-    logits = layers.Add(name=SUM)([early, join.add_strong(refinement, x)])
+    own = join.add_strong(refinement, x)
+    if own is early:
+        raise ModelError(
+            f"{strong.name} is the same network as {weak.name}; in a cascade the strong one has "
+            "layers of its own."
+        )
+    logits = layers.Add(name=SUM)([early, own])
     closed = weak.model.outputs[0] is not light.outputs[0]
     y = layers.Softmax(name=join.free_name("softmax"))(logits) if closed else logits
     model = keras.Model(x, y, name=f"{strong.model.name}_cascade")

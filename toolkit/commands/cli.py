@@ -21,6 +21,7 @@ from profiles.text import printable
 from toolkit.commands import (
     bench,
     candidates,
+    compare,
     demo,
     experiment,
     export,
@@ -93,6 +94,7 @@ app.command(rich_help_panel=FLEET, epilog=pack.EXAMPLES)(pack.pack)
 app.command(rich_help_panel=TRAINED, epilog=requantise.EXAMPLES)(requantise.requantise)
 app.command(rich_help_panel=TRAINED, epilog=play.EXAMPLES)(play.play)
 app.command(rich_help_panel=STUDIES)(demo.demo)
+app.command(rich_help_panel=STUDIES, epilog=compare.EXAMPLES)(compare.compare)
 app.add_typer(experiment.experiment, name="experiment", rich_help_panel=STUDIES)
 app.command(rich_help_panel=STUDIES, epilog=figures.EXAMPLES)(figures.figures)
 app.add_typer(bench.bench, name="bench", rich_help_panel=SPEED)
@@ -101,7 +103,7 @@ ORDER = (
     *("profiles", "export", "inspect", "fit", "candidates"),
     *("provision", "pack"),
     *("requantise", "play"),
-    *("demo", "experiment", "figures"),
+    *("demo", "compare", "experiment", "figures"),
     "bench",
 )
 

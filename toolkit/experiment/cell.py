@@ -18,6 +18,7 @@ Engine = Literal["tf", "tflite"]
 ENGINES = get_args(Engine)
 WEAK, POWERFUL = "weak", "powerful"
 DEVICES = (WEAK, POWERFUL)
+LIGHTWEIGHT, COMPLEX = "lightweight", "complex"  # branches of the zoo
 ANY = "any"  # the value of a field on which the outcome of the cell does not depend
 BATCH = 32  # examples, or steps of a game, in a mini-batch
 # Result files name some fields as earlier versions did, so that both versions read both.
@@ -90,7 +91,7 @@ class Cell(ABC):
     def branch(self, device: str) -> str:
         """lightweight or complex; in a homogeneous cell all devices train the lightweight one."""
         complex_ = device == POWERFUL and self.setting != HOMOGENEOUS
-        return "complex" if complex_ else "lightweight"
+        return COMPLEX if complex_ else LIGHTWEIGHT
 
     def to_json(self) -> dict[str, Any]:
         """Returns the cell as a result file states it."""

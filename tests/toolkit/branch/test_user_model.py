@@ -188,6 +188,15 @@ def test_a_weak_network_that_keeps_layers_is_refused_or_shared_as_a_whole(file: 
     assert slice_of(load_cascade(weak, strong, share="all")) == slice_of(light)
 
 
+def test_a_network_and_itself_are_no_cascade(file: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_cascade(f"{file}:plain_weak", f"{file}:plain_weak")
+    assert str(caught.value) == (
+        "pairs-plain_weak is the same network as pairs-plain_weak; in a cascade the strong one has "
+        "layers of its own."
+    )
+
+
 def test_a_softmax_that_cannot_be_taken_off_is_refused(file: Path) -> None:
     with pytest.raises(ModelError) as caught:
         load_cascade(f"{file}:hidden_softmax", f"{file}:plain_strong")

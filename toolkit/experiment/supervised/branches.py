@@ -1,4 +1,4 @@
-"""The branches of a supervised study: the zoo's, with the options of the cell."""
+"""The branches of a supervised study: the zoo's or the user's, with the options of the cell."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import replace
 import keras
 
 from toolkit import zoo
-from toolkit.branch.branch import Branch, sharing_everything
+from toolkit.branch.branch import Branch
 from toolkit.branch.layers import BranchDropout
 from toolkit.branch.learning import Supervised
 from toolkit.branch.learning_rate import with_learning_rate
 from toolkit.branch.optimizers import RMSProp
-from toolkit.branch.user_model import load_branch
 from toolkit.errors import ExperimentError
+from toolkit.experiment.cell import ISOLATED
 from toolkit.experiment.supervised.cell import NPZ, SupervisedCell
+from toolkit.experiment.supervised.own_networks import own_branches
 from toolkit.zoo import cifar10
-from toolkit.zoo.pair import Build, Pair, topologies
+from toolkit.zoo.pair import Pair
 
 SMALLEST_IMAGE = 12  # pixels; the strides of CIFAR-10's complex branch need that many
 
@@ -28,8 +29,8 @@ def supervised_branch(
     entry, topology = cell.branch(device), cell.zoo_topology()
     keras.utils.set_random_seed(cell.seed)
     if cell.options.weak_model and cell.options.strong_model:
-        branch = own_branches(cell.options.weak_model, cell.options.strong_model)[topology, entry]()
-        check_classifier(branch, image_shape, classes)
+        pair = cell.options.weak_model, cell.options.strong_model
+        branch = own_branches(*pair, alone=cell.setting == ISOLATED)[topology, entry]()
     elif cell.options.task == NPZ:
         branch = _pair(image_shape, classes).branches()[topology, entry]()
     else:
@@ -37,46 +38,6 @@ def supervised_branch(
     if not cell.branch_dropout:
         branch = without_branch_dropout(branch)
     return with_learning_rate(branch, cell.options.learning_rate)
-
-
-def own_branches(weak: str, strong: str) -> dict[tuple[str, str], Build]:
-    """Returns how to build each branch of a user's pair, by topology and branch.
-
-    In share-first the pair shares the layers that both have, with the same name and shapes.
-    """
-
-    def share_first(spec: str) -> Branch:
-        return replace(load_branch(spec), shared_layers=common_layers(weak, strong))
-
-    return topologies(lambda: share_first(weak), lambda: share_first(strong))
-
-
-def common_layers(weak: str, strong: str) -> tuple[str, ...]:
-    """Returns the names of the layers whose weights have the same names and shapes in both."""
-    ours, theirs = (sharing_everything(load_branch(spec)) for spec in (weak, strong))
-    shapes = [{n: v.shape for n, v in branch.weights().items()} for branch in (ours, theirs)]
-
-    def agrees(layer: str) -> bool:
-        own = [{n: s for n, s in found.items() if layer in n.split("/")[:-1]} for found in shapes]
-        return bool(own[0]) and own[0] == own[1]
-
-    found = tuple(name for name in ours.shared_layers if agrees(name))
-    if not found:
-        raise ExperimentError(
-            f"{weak} and {strong} have no layer in common, by name and shape; give the layers that "
-            "they begin with the same names."
-        )
-    return found
-
-
-def check_classifier(branch: Branch, shape: tuple[int, ...], classes: int) -> None:
-    """Raises an ExperimentError if a user's network does not fit his data."""
-    outputs = branch.model.output_shape[-1]
-    if branch.input_shape != shape or outputs < classes:
-        raise ExperimentError(
-            f"{branch.name} takes {list(branch.input_shape)} and tells {outputs} classes apart; "
-            f"the data have examples of {list(shape)} and {classes} classes."
-        )
 
 
 def without_branch_dropout(branch: Branch) -> Branch:

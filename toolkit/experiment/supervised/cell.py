@@ -18,6 +18,7 @@ from toolkit.experiment.cell import (
     DEVICES,
     HOMOGENEOUS,
     ISOLATED,
+    LIGHTWEIGHT,
     POWERFUL,
     SETTINGS,
     WEAK,
@@ -93,7 +94,10 @@ class SupervisedCell(Cell):
 
     def model_key(self, device: str) -> tuple[object, ...]:
         same_model = replace(self.options, rounds=1, test_every=1, merge="", optimizer=None)
-        return (same_model, self.branch(device), self.zoo_topology(), self.branch_dropout)
+        branch, topology = self.branch(device), self.zoo_topology()
+        if branch == LIGHTWEIGHT and topology != SHARE_FIRST:
+            return same_model, branch  # the same in all cascades: everything is shared
+        return same_model, branch, topology, self.branch_dropout
 
 
 def parse_split(split: str) -> float | None:
@@ -112,6 +116,15 @@ def parse_split(split: str) -> float | None:
     return alpha
 
 
+def check_fraction(fraction: float) -> None:
+    """Raises an ExperimentError if the weak device cannot hold this part of the data."""
+    if not 0 < fraction < 1:
+        raise ExperimentError(
+            f"the weak device cannot hold {fraction:g} of the data: take more than 0 and less than "
+            "1, as 0.05 is."
+        )
+
+
 def plan(
     options: SupervisedOptions,
     *,
@@ -125,11 +138,7 @@ def plan(
     check_known("mode", settings, SETTINGS)  # the word of the option --modes
     check_known("topology", topologies, TOPOLOGIES)
     for fraction in weak_fractions:
-        if not 0 < fraction < 1:
-            raise ExperimentError(
-                f"the weak device cannot hold {fraction:g} of the data: take more than 0 and "
-                "less than 1, as 0.05 is."
-            )
+        check_fraction(fraction)
     cells: dict[SupervisedCell, None] = {}
     for seed, fraction, setting, topology in product(seeds, weak_fractions, settings, topologies):
         cell = SupervisedCell(

@@ -54,6 +54,8 @@ def _checked(file: Path, found: Examples) -> Examples:
     """Returns the user's examples if they have labels 0, 1, 2, …"""
     for part in ("train", "test"):
         images, labels = getattr(found, f"x_{part}"), getattr(found, f"y_{part}")
+        if not images.ndim or not len(images):
+            raise ExperimentError(f"{file} holds no examples to {part} with.")
         if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1] or labels.min() < 0:
             raise ExperimentError(
                 f"{file} holds {labels.dtype}{list(labels.shape)} as labels to {part} with; a "

@@ -14,6 +14,7 @@ from toolkit.experiment.device import StudyDevice
 from toolkit.experiment.scores import Final, OnPoint, Point
 from toolkit.experiment.supervised.branches import supervised_branch
 from toolkit.experiment.supervised.cell import SupervisedCell
+from toolkit.experiment.supervised.own_networks import check_classifier
 from toolkit.experiment.supervised.splits import divide
 from toolkit.experiment.supervised.task import StudyTask
 from toolkit.fleet.in_one_process import NEVER
@@ -35,6 +36,8 @@ class SupervisedDevice(StudyDevice):
         classes = 1 + int(max(examples.y_train.max(), examples.y_test.max()))
         shape = examples.x_train.shape[1:]
         branch = supervised_branch(cell, name, image_shape=shape, classes=classes)
+        if options.weak_model is not None:
+            check_classifier(branch, examples)
         super().__init__(cell, name, branch, log)
         stream = f"{cell.seed} {name}"
         fractions = {WEAK: cell.weak_fraction, POWERFUL: 1 - cell.weak_fraction}

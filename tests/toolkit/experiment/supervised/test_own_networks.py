@@ -6,10 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from firmware_sim.tasks.labelled import Examples
+from toolkit.branch.learning import DoubleQ, Learning, Supervised
+from toolkit.branch.user_model import load_branch
 from toolkit.errors import ExperimentError
 from toolkit.experiment.running.run_cell import run_cell
 from toolkit.experiment.supervised.branches import supervised_branch
 from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedOptions, plan
+from toolkit.experiment.supervised.own_networks import check_classifier, common_layers
 
 pytestmark = pytest.mark.xdist_group("experiment")
 NETWORKS = """
@@ -107,11 +111,83 @@ def test_networks_that_do_not_fit_are_one_sentence(networks: Path) -> None:
         f"{networks}:weak and {networks}:stranger have no layer in common, by name and shape; give "
         "the layers that they begin with the same names."
     )
-    fits = replace(cell, options=replace(cell.options, strong_model=f"{networks}:strong"))
-    for shape, classes in (((8, 2), 3), ((16, 2), 4)):
-        with pytest.raises(ExperimentError) as caught:
-            supervised_branch(fits, "weak", image_shape=shape, classes=classes)
-        assert str(caught.value).endswith(
-            f" takes [16, 2] and tells 3 classes apart; the data have examples of {list(shape)} "
-            f"and {classes} classes."
-        )
+    alone = cells(networks, "share-first", strong="stranger")["isolated powerful"]
+    assert (
+        supervised_branch(alone, "powerful", image_shape=(16, 2), classes=3).name == "my-stranger"
+    )
+    joined = cells(networks, "two-loss", strong="stranger")["heterogeneous both"]
+    strong = supervised_branch(joined, "powerful", image_shape=(16, 2), classes=3)
+    assert set(strong.local_names) == {"last/kernel", "last/bias"}
+
+
+def examples(shape: tuple[int, ...], classes: int, dtype: str = "float32") -> Examples:
+    x, y = np.zeros((6, *shape), dtype), np.arange(6, dtype=np.int32) % classes
+    return Examples(x, y, x, y)
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (examples((8, 2), 3), "float32[8, 2] and 3 classes."),
+        (examples((16, 2), 4), "float32[16, 2] and 4 classes."),
+        (examples((16, 2), 3, "float64"), "float64[16, 2] and 3 classes."),
+    ],
+)
+def test_data_that_do_not_fit_are_one_sentence(networks: Path, found: Examples, said: str) -> None:
+    branch = load_branch(f"{networks}:weak")
+    check_classifier(branch, examples((16, 2), 2))  # a class that no example has does no harm
+    with pytest.raises(ExperimentError) as caught:
+        check_classifier(branch, found)
+    assert str(caught.value) == (
+        f"my-weak takes float32[16, 2] and tells 3 classes apart; the data have examples of {said}"
+    )
+
+
+@pytest.mark.parametrize("learning", [Supervised("mse"), DoubleQ()])
+def test_a_network_that_tells_no_classes_apart_is_one_sentence(
+    networks: Path, learning: Learning
+) -> None:
+    branch = replace(load_branch(f"{networks}:weak"), learning=learning)
+    with pytest.raises(ExperimentError) as caught:
+        check_classifier(branch, examples((16, 2), 3))
+    assert str(caught.value) == (
+        "my-weak does not tell classes apart; a study of labelled examples needs networks that "
+        "learn by cross-entropy."
+    )
+
+
+ROLES = """
+import keras
+from keras import layers
+
+
+def weak():
+    stem = layers.Conv1D(4, 3, strides=2, name="stem")
+    return keras.Sequential(
+        [keras.Input((16, 2)), stem, layers.GlobalMaxPooling1D(), layers.Dense(3, name="out")]
+    )
+
+
+def strong():
+    stem, more = layers.Conv1D(4, 3, strides=2, name="stem"), layers.Conv1D(4, 3, name="more")
+    return keras.Sequential(
+        [keras.Input((16, 2)), stem, more, layers.GlobalMaxPooling1D(), layers.Dense(3, name="out")]
+    )
+
+
+def other_stride():
+    stem = layers.Conv1D(4, 3, name="stem")
+    return keras.Sequential(
+        [keras.Input((16, 2)), stem, layers.GlobalMaxPooling1D(), layers.Dense(3, name="out")]
+    )
+"""
+
+
+def test_layers_in_common_have_the_same_role(tmp_path: Path) -> None:
+    """Equal names and shapes are not enough: `out` follows something else, a stride differs."""
+    (tmp_path / "my.py").write_text(ROLES)
+    weak, strong, other = (
+        load_branch(f"{tmp_path / 'my.py'}:{name}") for name in ("weak", "strong", "other_stride")
+    )
+    assert common_layers(weak, strong) == ("stem",)
+    assert common_layers(weak, other) == ()
