@@ -23,7 +23,7 @@ MEASURED = ("docs/performance.md", "docs/reproduction.md")
 # What would take minutes, and therefore must stand in a block that says `not run`.
 LONG = re.compile(
     r"make (demo|test|quick|pi|wheelhouse)\b|pip install|sudo "
-    r"|toolkit (bench|demo|experiment|play)\b"
+    r"|toolkit (bench|compare|demo|experiment|play)\b"
 )
 # Only what makes a command shorter: fewer rounds and steps, smaller networks.
 SHORTER = {

@@ -24,6 +24,17 @@ def test_keyword_spotting_alone_and_in_a_fleet(pages: Pages, session: StartSessi
     assert powerful["accuracy"] > 0.9
 
 
+def test_a_cascade_of_a_pair_of_networks(pages: Pages, session: StartSession) -> None:
+    (page,) = pages("examples/vibration/README.md")
+    here = session({})
+    _, _, _, alone, fleet = [here.run(b) for b in page.blocks() if b.language == "sh"]
+    (node_alone,) = scores(alone)
+    node, gateway = sorted(scores(fleet), key=lambda score: score["accuracy"])
+    assert node_alone["accuracy"] < 0.85
+    assert node["accuracy"] >= 0.9
+    assert gateway["accuracy"] >= 0.95
+
+
 def test_a_folder_of_pictures(pages: Pages, session: StartSession) -> None:
     (page,) = pages("examples/image_folder/README.md")
     here = session({"--rounds 20 --steps 30": "--rounds 6 --steps 30"})
