@@ -12,8 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +20,7 @@ import pytest
 
 from broker.brokers.mosquitto_process import Mosquitto, free_port
 from firmware_sim.bundle.reader import Bundle
+from tests.harness.commands import Ended, end_used_processes, run, run_in_a_used_process
 from tests.harness.programs import Program, Programs
 from tests.harness.slices import SliceFile
 
@@ -32,29 +31,28 @@ fleet_group = pytest.mark.xdist_group("fleet")  # what needs the bundles
 Arguments = tuple[object, ...]
 
 
-def run(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+@pytest.fixture(scope="module", autouse=True)
+def used_processes_end() -> Iterator[None]:
+    yield
+    end_used_processes()
 
 
 def sentence(module: str, *arguments: object) -> str:
     """What a refused command says: one sentence, and only log events beside it."""
-    ended = run(module, *arguments)
-    assert (ended.returncode, ended.stdout) == (1, ""), ended
-    said = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
-    assert len(said) == 1, ended.stderr
+    ended = run_in_a_used_process(module, *arguments)
+    assert (ended.code, ended.out) == (1, ""), ended
+    said = [line for line in ended.err.splitlines() if not line.startswith("{")]
+    assert len(said) == 1, ended.err
     assert re.fullmatch(r"error: [^\n]+\.", said[0]), said
-    assert PASSWORD not in ended.stderr
+    assert PASSWORD not in ended.err
     return said[0].removeprefix("error: ")
 
 
-def misuse(module: str, *arguments: object) -> str:
+def misuse(module: str, ended: Ended) -> str:
     """What is said of a command line that has the wrong form, after its usage."""
-    ended = run(module, *arguments)
-    assert (ended.returncode, ended.stdout) == (2, ""), ended
-    assert "Traceback" not in ended.stderr
-    *usage, said = ended.stderr.splitlines()
+    assert (ended.code, ended.out) == (2, ""), ended
+    assert "Traceback" not in ended.err
+    *usage, said = ended.err.splitlines()
     assert usage[0].startswith(f"usage: python -m {module} ")
     return said.removeprefix(f"python -m {module}: error: ")
 
@@ -211,13 +209,13 @@ def test_devices_that_cannot_work(options: list[str], said: str, device: Argumen
 @fleet_group
 @pytest.mark.parametrize(("options", "said"), BAD_FORMS.values(), ids=BAD_FORMS)
 def test_command_lines_of_the_wrong_form(options: list[str], said: str, device: Arguments) -> None:
-    assert said in misuse(DEVICE, *device, *options)
+    assert said in misuse(DEVICE, run_in_a_used_process(DEVICE, *device, *options))
 
 
 def test_what_is_missing_is_named() -> None:
     required = "the following arguments are required: "
-    assert misuse(AGGREGATOR) == f"{required}--slice, --fleet, --state"
-    assert misuse(DEVICE) == f"{required}--bundle, --task, --state"
+    assert misuse(AGGREGATOR, run(AGGREGATOR)) == f"{required}--slice, --fleet, --state"
+    assert misuse(DEVICE, run(DEVICE)) == f"{required}--bundle, --task, --state"
 
 
 @fleet_group
@@ -239,7 +237,7 @@ def test_a_bundle_that_is_damaged(
 @fleet_group
 def test_a_state_of_another_device(device: Arguments, tmp_path: Path) -> None:
     alone = run(DEVICE, *device, "--isolated", "--rounds", "1", "--steps", "1")
-    assert alone.returncode == 0, alone.stderr
+    assert alone.code == 0, alone.err
     said = sentence(DEVICE, *device, "--id", "pi-2")
     assert said.endswith("belongs to another device; give another --state.")
 
@@ -399,9 +397,9 @@ def test_ctrl_c_ends_an_embedded_broker(programs: Programs, slice_path: Path) ->
 @pytest.mark.parametrize("module", [AGGREGATOR, DEVICE])
 def test_help_teaches_with_an_example(module: str) -> None:
     ended = run(module, "--help")
-    assert (ended.returncode, ended.stderr) == (0, "")
-    example = re.search(rf"^    python -m {re.escape(module)}((?:.*\\\n)*.*)", ended.stdout, re.M)
-    assert example is not None, ended.stdout
+    assert (ended.code, ended.err) == (0, "")
+    example = re.search(rf"^    python -m {re.escape(module)}((?:.*\\\n)*.*)", ended.out, re.M)
+    assert example is not None, ended.out
     arguments = importlib.import_module(f"{module}.__main__").arguments()
     parsed = arguments.parse_args(shlex.split(example[1].replace("\\\n", " ")))
     assert parsed.fleet == "greenhouse"
