@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from firmware_sim.bundle.reader import Bundle, open_bundle
-from tests.harness.bundles import digits_bundle
+from tests.harness.bundles import atari_bundle, digits_bundle
 from tests.harness.left_behind import MARK, end_left_behind
 
-__all__ = ["digits_bundle"]
+__all__ = ["atari_bundle", "digits_bundle"]
 
 # TensorFlow is what many tests compare with. Without oneDNN, which it uses by itself only where the
 # processor has AVX-512 or better, it has no gradient of a dilated convolution, and is less exact.

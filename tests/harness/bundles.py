@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,18 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 @pytest.fixture(scope="session")
 def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """digits-lightweight for profile weak, seed 0. To be read only."""
-    return open_bundle(made_once(tmp_path_factory, "lightweight", _export_lightweight) / "weak")
+    made = made_once(tmp_path_factory, "digits", partial(_export_lightweight, task="digits"))
+    return open_bundle(made / "weak")
 
 
-def _export_lightweight(folder: Path) -> None:
+@pytest.fixture(scope="session")
+def atari_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """atari-lightweight for profile weak, seed 0. To be read only."""
+    made = made_once(tmp_path_factory, "atari", partial(_export_lightweight, task="atari"))
+    return open_bundle(made / "weak")
+
+
+def _export_lightweight(folder: Path, task: str) -> None:
     import keras
 
     from profiles import load_profile
@@ -43,8 +52,8 @@ def _export_lightweight(folder: Path) -> None:
     from toolkit.export.calibration import calibration_for
 
     keras.utils.set_random_seed(0)
-    branch = zoo.build("digits", "lightweight")
-    examples = calibration_for(branch, "digits", None)
+    branch = zoo.build(task, "lightweight")
+    examples = calibration_for(branch, task, None)
     export(branch, load_profile("weak"), folder / "weak", calibration=examples)
 
 

@@ -113,7 +113,7 @@ def test_synchronous(
     small_slice: SliceFile,
     topics: Topics,
 ) -> None:
-    lives = 20
+    lives = 10
     rounds = (lives + 1) * ROUNDS_PER_LIFE
     options = ("--quorum", str(len(SAMPLES)), "--deadline", "60", "--rounds", str(rounds))
 
@@ -155,7 +155,7 @@ def test_asynchronous(
     So the order is read from the journal of each life that was killed, and from the verdicts of
     the last one, which was not.
     """
-    lives = 20
+    lives = 10
     merges = (lives + 1) * ROUNDS_PER_LIFE * len(SAMPLES)
     options = ("--mode", "async", "--merge", "samples", "--rounds", str(merges))
     order: list[Update] = []

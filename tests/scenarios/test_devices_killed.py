@@ -40,7 +40,7 @@ def test_killed_at_random_moments(
 ) -> None:
     """In every round but the last, one device or both are killed: while they train, as soon as
     their update is on the wire, or when it is accepted and the other one is still at it."""
-    rounds = 10
+    rounds = 7
     dice = random.Random(1)
     slices = [part for b in bundles.values() for part in ("--slice", b.folder / SLICE)]
     aggregator = programs.aggregator(

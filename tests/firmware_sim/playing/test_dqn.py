@@ -21,28 +21,8 @@ from firmware_sim.tensor_spec import TensorSpec
 from firmware_sim.training.runtime import Model
 from tests.harness.manifests import a_manifest, inputs
 
-# One worker makes the bundle, which takes many seconds.
-pytestmark = pytest.mark.xdist_group("atari task")
-
 DQN = DqnOptions(warm_up_steps=40, test_steps=100)
 SMALL = TaskOptions(replay_frames=200, seed=1, dqn=DQN)
-
-
-@pytest.fixture(scope="session")
-def atari_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """atari-lightweight for profile weak. To be read only."""
-    import keras
-
-    from profiles import load_profile
-    from toolkit import zoo
-    from toolkit.export.bundle import export
-    from toolkit.export.calibration import calibration_for
-
-    keras.utils.set_random_seed(0)
-    branch = zoo.build("atari", "lightweight")
-    examples = calibration_for(branch, "atari", None)
-    target = tmp_path_factory.mktemp("bundles") / "weak"
-    return export(branch, load_profile("weak"), target, calibration=examples)
 
 
 @pytest.fixture

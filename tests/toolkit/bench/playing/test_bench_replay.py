@@ -9,13 +9,23 @@ from typing import Any
 
 import pytest
 
-from toolkit.bench.playing.replay import GAMES, OURS, _export
+from toolkit.bench.playing import replay
+from toolkit.bench.playing.replay import GAMES, OURS
 
 # One worker exports; it takes many seconds.
 pytestmark = pytest.mark.xdist_group("atari bench")
 
 
-def test_the_command_tells_bytes_and_times(toolkit: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the command exports. To be read only."""
+    return replay._export(tmp_path_factory.mktemp("bench") / "bundle")
+
+
+def test_the_command_tells_bytes_and_times(
+    toolkit: Callable[..., Any], bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_export", lambda folder: bundle)
     out = tmp_path / "new" / "replay.json"
     options = ("--frames", "100", "--steps", "100", "--batches", "10", "--on-disk")
     ran = toolkit("bench", "replay", "--out", out, *options)
@@ -39,13 +49,14 @@ def test_the_command_tells_bytes_and_times(toolkit: Callable[..., Any], tmp_path
     assert (memory["held_bytes"], memory["loss"]) == (disk["held_bytes"], disk["loss"])
 
 
-def test_a_device_with_its_replay_on_disk_learns_as_with_one_in_memory(tmp_path: Path) -> None:
-    bundle = _export(tmp_path / "bundle")
-
+def test_a_device_with_its_replay_on_disk_learns_as_with_one_in_memory(
+    bundle: Path, tmp_path: Path
+) -> None:
     def device(name: str, *options: str) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "firmware_sim.device", "--isolated", "--task", "atari"]
         command += ["--bundle", str(bundle), "--state", str(tmp_path / name), "--rounds", "1"]
-        command += ["--steps", "2", "--replay-frames", "2000", "--evaluate-every", "9", *options]
+        command += ["--steps", "2", "--replay-frames", "200", "--warm-up-steps", "100", *options]
+        command += ["--evaluate-every", "9"]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         return [json.loads(line) for line in ran.stderr.splitlines() if line.startswith("{")]
 
