@@ -151,6 +151,7 @@ def test_a_width_is_judged_in_the_micro_batches_that_an_export_takes(
     for module in (stages, trial):
         monkeypatch.setattr(module, "convert_module", convert)
         monkeypatch.setattr(module, "try_out", measure)
+    monkeypatch.setattr(stages, "convert_inference", lambda *arguments: b"")
     estimate = MemoryEstimate(0, 0, 0, 0, 0, 0, 1)
     monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: estimate)
 
@@ -170,13 +171,16 @@ def test_a_width_is_judged_in_the_micro_batches_that_an_export_takes(
 # --- real exports --------------------------------------------------------------------------------
 
 
-def test_the_answer_is_measured_and_so_is_the_next(toolkit: Toolkit, models: Path) -> None:
-    model = f"{models}:jumping"
-    arguments = ("--profile", "weak", "--model", model, "--max-operations", "1500000")
+def test_the_answer_is_measured_and_so_is_the_next(
+    toolkit: Toolkit, models: Path, tmp_path: Path
+) -> None:
+    model, profile = f"{models}:jumping", tmp_path / "small.toml"
+    profile.write_text('extends = "weak"\nbatch_size = 2\n')  # the fewer micro-batches are tried
+    arguments = ("--profile", profile, "--model", model, "--max-operations", "1500000")
     ran = toolkit("fit", *arguments, "--max-width", "9", "--json")
     assert (ran.code, ran.err) == (0, "")
     report = json.loads(ran.out)
-    assert (report["profile"], report["width"]) == ("weak", 1)
+    assert (report["profile"], report["width"]) == ("small", 1)
     assert report["limits"] == {
         "memory_bytes": 127 * 2**20,  # an export keeps a reserve
         "storage_bytes": 64 * 2**20,
@@ -192,14 +196,14 @@ def test_the_answer_is_measured_and_so_is_the_next(toolkit: Toolkit, models: Pat
     assert narrow["peak_bytes"] < 128 * 2**20
     assert 0 < narrow["step_seconds"] < wide["step_seconds"]
     assert wide["excess"][0].endswith(" MiB too much in training")
-    assert (narrow["micro_batch"], wide["micro_batch"]) == (32, 1)
+    assert (narrow["micro_batch"], wide["micro_batch"]) == (2, 1)
     assert [t["width"] for t in wider] == [3, 4]
     for counted in wider:
         assert (counted["peak_bytes"], counted["step_seconds"]) == (None, None)
         assert [text.partition(" ")[2] for text in counted["excess"]] == ["operations too many"]
 
     command = shlex.split(report["export"])
-    assert command == ["toolkit", "export", "--profile", "weak", "--model", f"{model}:1"]
+    assert command == ["toolkit", "export", "--profile", str(profile), "--model", f"{model}:1"]
     branch = load_branch(command[-1])
     assert branch.name == "models-jumping-1"
     assert sum(w.size for w in branch.weights().values()) == narrow["parameters"]
@@ -232,7 +236,7 @@ def test_the_table_shows_what_was_tried() -> None:
 def test_a_profile_too_small_for_the_least_width_says_by_how_much(
     toolkit: Toolkit, models: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "tiny.toml").write_text('extends = "weak"\nmemory_cap_mib = 10\n')
+    (tmp_path / "tiny.toml").write_text('extends = "weak"\nmemory_cap_mib = 10\nbatch_size = 2\n')
     arguments = ("--profile", tmp_path / "tiny.toml", "--model", f"{models}:jumping")
     sentence = toolkit("fit", *arguments).refusal
     begin, end = "even width 1 does not fit profile tiny: ", " MiB too much in training."
