@@ -22,7 +22,8 @@ def demo(
 ) -> None:
     """Let a weak and a powerful device learn digits: alone, both alike, and each as it can.
 
-    The weak one holds 5 % of the data. This is `toolkit experiment digits` in short, over a real broker and in the device's runtime.
+    The weak one holds 5 % of the data. This is `toolkit experiment digits` in short, over a real
+    broker and in the device's runtime.
     """
     from toolkit.experiment.demo import run_demo
 
