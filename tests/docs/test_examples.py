@@ -30,7 +30,7 @@ def test_a_cascade_of_a_pair_of_networks(pages: Pages, session: StartSession) ->
     _, _, _, alone, fleet = [here.run(b) for b in page.blocks() if b.language == "sh"]
     (node_alone,) = scores(alone)
     node, gateway = sorted(scores(fleet), key=lambda score: score["accuracy"])
-    assert node_alone["accuracy"] < 0.85
+    assert node_alone["accuracy"] < node["accuracy"] - 0.05  # 82 % and 98 %
     assert node["accuracy"] >= 0.9
     assert gateway["accuracy"] >= 0.95
 
