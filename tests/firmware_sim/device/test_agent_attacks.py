@@ -178,8 +178,9 @@ def test_nothing_of_honest_training_is_ignored(
     world: World, mode: str, exchange: str, downlink: str
 ) -> None:
     """The first rounds move most: from chance (0.12) to nine of ten digits with `delta`."""
-    world.serve(mode, exchange=exchange, downlink=downlink, rounds=20)
-    scores = world.device(steps=100 if exchange == "delta" else 3).run()
+    rounds, steps = (10, 100) if exchange == "delta" else (40, 3)
+    world.serve(mode, exchange=exchange, downlink=downlink, rounds=rounds)
+    scores = world.device(steps=steps).run()
     assert world.events("ignored") == []
     assert world.events("score_collapsed") == []
     assert scores["accuracy"] > (0.8 if exchange == "delta" else 0.2)

@@ -25,8 +25,8 @@ BATCH = 2
 TOLERANCE = 1e-4  # of a tensor's largest entry
 NOTHING = 1e-6  # a tensor whose entries are all below this is zero up to rounding
 
-few = settings(max_examples=20, derandomize=True, deadline=None, database=None)
-some = settings(few, max_examples=50)
+few = settings(max_examples=12, derandomize=True, deadline=None, database=None)
+some = settings(few, max_examples=25)
 sizes = st.integers(5, 9)
 channels = st.integers(1, 3)
 paddings = st.sampled_from(["same", "valid"])
