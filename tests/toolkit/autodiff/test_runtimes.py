@@ -144,7 +144,7 @@ def elementwise(x: keras.KerasTensor) -> keras.KerasTensor:
 @pytest.mark.parametrize(
     ("net", "formulation"),
     [
-        *((convolutions, formulation) for formulation in ("both", "convolution")),
+        (convolutions, "both"),
         *((net, "columns") for net in (pooling, sequence, elementwise)),
     ],
 )
@@ -199,10 +199,10 @@ def test_mobilenet_learns_a_batch(tmp_path: Path) -> None:
     whole = keras.applications.MobileNetV2(
         alpha=0.35, input_shape=(32, 32, 3), weights=None, include_top=False
     )
-    # Its first six blocks have every kind of layer that it has; all of it takes a minute.
-    features = layers.GlobalAveragePooling2D()(whole.get_layer("block_5_add").output)
+    # Its first three blocks have every kind of layer that it has; all of it takes a minute.
+    features = layers.GlobalAveragePooling2D()(whole.get_layer("block_2_add").output)
     model = keras.Model(whole.input, layers.Dense(10)(features))
-    branch = Branch("mobilenet", model, ("Conv1",), Supervised(optimizer=Adam(0.001)))
+    branch = Branch("mobilenet", model, ("Conv1",), Supervised(optimizer=Adam(0.005)))
     data = convert_module(module_by("columns", branch, 8))
     assert_builtin_only(data)
     write(tmp_path, data, np.random.default_rng(0).normal(size=(8, 32, 32, 3)).astype(np.float32))

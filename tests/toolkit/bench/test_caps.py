@@ -21,7 +21,7 @@ def shown(report: dict[str, Any]) -> str:
 
 
 def test_a_branch_runs_under_its_cap_or_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "tiny.toml").write_text('extends = "weak"\nmemory_cap_mib = 30\n')
+    (tmp_path / "tiny.toml").write_text('extends = "weak"\nmemory_cap_mib = 30\nbatch_size = 2\n')
     said: list[str] = []
     report = run_bench(
         tmp_path,

@@ -17,7 +17,6 @@ from firmware_sim.bundle.reader import Bundle, open_bundle
 Toolkit = Callable[..., Any]
 Listing = Callable[[Path], dict[str, bytes]]
 TOOLKIT = Path(sys.executable).with_name("toolkit")
-NOISE = ("oneDNN", "cuda", "CUDA", "WARNING", "I0000", "W0000", "E0000", "Traceback")
 
 
 def really(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -28,7 +27,10 @@ def really(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str
     )
 
 
-def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path) -> None:
+def test_a_model_of_five_lines_is_exported(
+    toolkit: Toolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "my_branch.py").write_text(
         "import keras\n"
         "from keras import layers\n"
@@ -37,10 +39,9 @@ def test_a_model_of_five_lines_is_exported_without_noise(tmp_path: Path) -> None
         "    rest = [layers.Flatten(), layers.Dense(3, activation='softmax', name='head')]\n"
         "    return keras.Sequential([keras.Input((8, 8, 1)), stem, *rest]), ['stem']\n"
     )
-    ran = really("export", "--profile", "weak", "--model", "my_branch.py:branch", cwd=tmp_path)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert not any(word in ran.stdout for word in NOISE), ran.stdout
-    first, second = ran.stdout.splitlines()
+    ran = toolkit("export", "--profile", "weak", "--model", "my_branch.py:branch")
+    assert (ran.code, ran.err) == (0, "")
+    first, second = ran.out.splitlines()
     assert first.startswith("build/weak: my_branch-branch; model.tflite ")
     assert second.startswith("a device takes ")
     assert "of the profile's 128 MiB (estimated: " in second
@@ -127,7 +128,7 @@ def test_a_bad_cascade_is_refused(
     assert not Path("build").exists()
 
 
-def test_a_script_gets_the_manifest_and_nothing_else(tmp_path: Path) -> None:
+def test_a_script_gets_the_manifest_and_no_noise_of_tensorflow(tmp_path: Path) -> None:
     ran = really(
         "--quiet", "export", "--profile", "weak", "--task", "digits", "--json", cwd=tmp_path
     )
@@ -383,7 +384,8 @@ def test_a_bad_calibration_file_is_refused(
 def test_a_branch_that_needs_more_memory_than_the_profile_has_is_refused(
     toolkit: Toolkit, own_bundle: Bundle, tmp_path: Path, listing: Listing
 ) -> None:
-    (tmp_path / "tiny.toml").write_text('extends = "weak"\nmemory_cap_mib = 10\n')
+    tiny = 'extends = "weak"\nmemory_cap_mib = 10\nbatch_size = 2\n'  # few micro-batches are tried
+    (tmp_path / "tiny.toml").write_text(tiny)
     before = listing(tmp_path)
     arguments = ("--profile", tmp_path / "tiny.toml", "--task", "digits")
     sentence = toolkit("export", *arguments, "--out", own_bundle.folder).refusal

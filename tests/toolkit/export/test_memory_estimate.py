@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from firmware_sim.bundle.manifest import Measured
+from firmware_sim.bundle.reader import Bundle
 from profiles import Profile, load_profile
 from toolkit import zoo
 from toolkit.branch.branch import Branch
@@ -69,12 +70,13 @@ def test_a_reserve_is_left_of_the_cap() -> None:
 # --- estimating ----------------------------------------------------------------------------------
 
 
-def test_the_estimate_knows_state_file_and_activations() -> None:
+def test_the_estimate_knows_state_file_and_activations(digits_bundle: Bundle) -> None:
     branch = zoo.build("digits", "lightweight")
     found = {}
     for micro in (32, 8):
         module = TrainingModule(branch, batch=32, micro_batch=micro, runtime="ai-edge-litert")
-        model = convert_module(module)
+        # The bundle has the one of the whole batch.
+        model = digits_bundle.model.read_bytes() if micro == 32 else convert_module(module)
         found[micro] = estimate_memory(module, model, "ai-edge-litert")
         # Adam: weights, two slots and the accumulated gradient, and the count of steps
         assert found[micro].state_bytes == 4 * (4 * 3930 + 1)
