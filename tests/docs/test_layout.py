@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("broker", "firmware_sim", "profiles", "toolkit")
 MOST_LINES = 350  # of a module
+MOST_MODULES = 14  # of a folder, __init__.py not counted
 
 
 def drawn() -> list[str]:
@@ -66,3 +67,12 @@ def test_no_module_is_long() -> None:
         if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES
     }
     assert not long
+
+
+def test_no_folder_is_crowded() -> None:
+    crowded = {
+        f"{room.relative_to(ROOT)}: {count} modules"
+        for room in rooms()
+        if (count := sum(path.name != "__init__.py" for path in room.glob("*.py"))) > MOST_MODULES
+    }
+    assert not crowded

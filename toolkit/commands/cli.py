@@ -28,12 +28,11 @@ from toolkit.commands import (
     figures,
     fit,
     inspect,
-    pack,
     play,
     profiles,
-    provision,
     requantise,
 )
+from toolkit.commands.provisioning import pack, provision
 from toolkit.terminal import QUIET
 
 LONGEST_SENTENCE = 600  # characters; the converter's messages can be far longer

@@ -1,0 +1,1 @@
+"""The commands that provision a fleet: `toolkit provision` and `toolkit pack`."""
