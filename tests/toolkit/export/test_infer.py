@@ -55,7 +55,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
     keras.utils.set_random_seed(0)
     branch = zoo.build("digits", "lightweight")
     kernel, bias = branch.model.get_layer("light_output").get_weights()
-    branch.model.get_layer("light_output").set_weights([10.0 * kernel, bias])
+    branch.model.get_layer("light_output").set_weights([30.0 * kernel, bias])
     images = digit_images()[0][:COUNT]
     folder = tmp_path_factory.mktemp("infer")
     for quantisation in TOLERANCES:
