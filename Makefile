@@ -10,6 +10,7 @@ PURE := tests/profiles tests/broker/protocol tests/broker/merging tests/broker/a
     tests/broker/test_log.py tests/docs/test_layout.py tests/docs/test_reference.py \
     tests/docs/test_troubleshooting.py tests/toolkit/experiment/supervised \
     --ignore tests/broker/merging/test_coordinator_optimizers.py \
+    --ignore tests/toolkit/experiment/supervised/test_own_networks.py \
     --ignore tests/broker/aggregator/storage/test_power_cuts.py \
     --ignore tests/broker/aggregator/storage/test_salvage.py
 # The tests start hundreds of processes: what one of them compiles, the others load.
