@@ -20,7 +20,7 @@ from toolkit.experiment.running.run_cell import run_cell
 pytestmark = pytest.mark.xdist_group("experiment-command")
 PATIENCE = 180.0  # seconds until a test gives up
 SHORT = ("--modes", "heterogeneous", "--topology", "cascading", "--weak-fraction", "0.2,0.4",
-         "--seeds", "1", "--rounds", "6", "--examples", "96")  # fmt: skip
+         "--seeds", "1", "--rounds", "6", "--examples", "96", "--jobs", "1")  # fmt: skip
 Toolkit = Callable[..., Any]
 
 
@@ -61,7 +61,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
     running.communicate(timeout=PATIENCE)
     assert read_results(killed) == [], "it was killed before a cell was finished"
     reached = points(killed)
-    again = command(killed, *SHORT, "--jobs", "1")
+    again = command(killed, *SHORT)
     said, errors = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, errors
     assert said == f"2 cells are in {killed}; `toolkit figures {killed}` draws them\n"
