@@ -23,14 +23,8 @@ import safetensors.numpy as safetensors
 
 ASK_SECONDS = 3.0  # without a θ_shared to train from, until it announces itself again
 LARGEST = 2**26  # bytes of a message in parts
-GO_ON = (
-    "late",
-    "early",
-    "foreign",
-    "replayed",
-    "second",
-    "finished",
-)  # reasons that refuse an update
+# Reasons that refuse an update, and not the device.
+GO_ON = ("late", "early", "foreign", "replayed", "second", "finished")
 NOTHING = {"round": -1, "last": False}  # in place of the fields of a θ_shared
 CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
