@@ -1,9 +1,10 @@
 """The frozen `Profile`, and the loader that refuses every file it does not fully understand."""
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -15,21 +16,40 @@ from profiles.errors import ProfileError
 
 BranchKind = Literal["lightweight", "complex"]
 InferenceQuantisation = Literal["float32", "float16", "dynamic", "int8"]
+_TIME = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_HOURS = re.compile(f"(?:{_TIME}-{_TIME}(?:, *{_TIME}-{_TIME})*)?")
+_PATH = re.compile("/[^\\x00-\\x1f]*")
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the text of a key must look like: in words, and as a pattern."""
+
+    words: str
+    pattern: re.Pattern[str]
 
 
 def _key(
-    doc: str, *, least: float = -math.inf, most: float = math.inf, unit: str = ""
+    doc: str,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    unit: str = "",
+    form: _Form | None = None,
 ) -> dict[str, Any]:
     """Metadata of one field; choices are not repeated here, they are the field's `Literal`.
 
     A `unit` is also the suffix of the field's name, so that no file can be read in another unit.
     """
-    return {"doc": doc, "least": least, "most": most, "unit": unit}
+    return {"doc": doc, "least": least, "most": most, "unit": unit, "form": form}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One device's limits and choices; each field but `name` is a TOML key, checked as declared."""
+    """One device's limits and choices; each field but `name` is a TOML key, checked as declared.
+
+    A key with a default may be left out; the default sets no limit.
+    """
 
     name: str = field(metadata=_key("Name of the file, without its suffix"))
     description: str = field(metadata=_key("The device, in one line"))
@@ -66,6 +86,53 @@ class Profile:
             "Part of a round's mini-batches that the device trains", least=0.001, most=1.0
         )
     )
+    frozen_precision: Literal["float32", "int8"] = field(
+        default="float32",
+        metadata=_key("How the frozen layers that a branch begins with are computed"),
+    )
+    duty_cycle: float = field(
+        default=1.0,
+        metadata=_key("Part of the time that training takes; it rests", least=0.01, most=1.0),
+    )
+    temperature_limit_celsius: float = field(
+        default=0.0,
+        metadata=_key("Pauses above it; 0: no limit", least=0.0, most=150.0, unit="celsius"),
+    )
+    hysteresis_celsius: float = field(
+        default=5.0,
+        metadata=_key("Goes on this far below the limit", least=0.0, most=50.0, unit="celsius"),
+    )
+    temperature_file: str = field(
+        default="/sys/class/thermal/thermal_zone0/temp",
+        metadata=_key("Where the kernel says the temperature", form=_Form("a path from /", _PATH)),
+    )
+    battery_limit_percent: int = field(
+        default=0,
+        metadata=_key(
+            "On battery, pauses at this charge and below; 0: no limit, 100: always",
+            least=0,
+            most=100,
+            unit="percent",
+        ),
+    )
+    battery_folder: str = field(
+        default="/sys/class/power_supply",
+        metadata=_key("Where the kernel lists batteries", form=_Form("a path from /", _PATH)),
+    )
+    pause_file: str = field(
+        default="",
+        metadata=_key(
+            "Pauses while this file exists",
+            form=_Form("a path from / or empty", re.compile(f"(?:{_PATH.pattern})?")),
+        ),
+    )
+    quiet_hours: str = field(
+        default="",
+        metadata=_key(
+            "Pauses at these times of the local day",
+            form=_Form("as '22:00-06:00, 12:30-13:30' or empty", _HOURS),
+        ),
+    )
 
 
 _KEYS: dict[str, Field[Any]] = {f.name: f for f in fields(Profile) if f.name != "name"}
@@ -100,7 +167,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
 
     values = _read_with_bases(folder, file_name)
     for key in _KEYS.values():
-        if key.name not in values:
+        if key.name not in values and key.default is MISSING:
             problem = f"is missing; it must be {_expected(key)}"
             raise ProfileError(str(folder / file_name), key.name, problem)
     return Profile(name=Path(file_name).stem, **values)
@@ -208,9 +275,11 @@ def _as_declared(name: str, value: Any) -> Any:
     return float(value) if _KEYS[name].type is float else value
 
 
-def _allowed(key: Field[Any], value: object) -> bool:
+def _allowed(key: Field[Any], value: Any) -> bool:
     if choices := get_args(key.type):
         return value in choices
+    if form := key.metadata["form"]:
+        return bool(form.pattern.fullmatch(value))
     least, most = key.metadata["least"], key.metadata["most"]
     return not isinstance(value, int | float) or least <= value <= most
 
@@ -228,6 +297,8 @@ def _unknown(name: str) -> str:
 def _expected(key: Field[Any]) -> str:
     if choices := get_args(key.type):
         return f"one of {_listed(choices)}"
+    if form := key.metadata["form"]:
+        return str(form.words)
     if key.type not in (int, float):
         return _TOML_TYPES[key.type]
     least, most, unit = (key.metadata[name] for name in ("least", "most", "unit"))

@@ -8,8 +8,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from broker.aggregator.beside import dashboard_beside
 from broker.aggregator.build import build_aggregator
 from broker.aggregator.options import arguments, require, spec_of
+from broker.aggregator.records.scraped import serve_metrics
 from broker.aggregator.storage.check import check_state
 from broker.aggregator.storage.salvage import salvage_state
 from broker.log import Log
@@ -77,8 +79,13 @@ def serve(args: argparse.Namespace, stack: contextlib.ExitStack) -> bool:
 
     watchdog = Watchdog()
     aggregator = build_aggregator(spec, connect, stack, log=Log(), alive=watchdog.alive)
+    if args.metrics_port is not None:
+        server = serve_metrics(aggregator.record.scraped, args.metrics_port, args.metrics_host)
+        stack.callback(server.shutdown)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: aggregator.stop())
+    if args.dashboard is not None:
+        stack.enter_context(dashboard_beside(args))
     watchdog.ready()
     return aggregator.run(linger_seconds=LINGER_SECONDS if args.embedded else 0.0)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from broker.errors import WireError
 from broker.protocol.messages import DeviceState, Refused, Update, Verdict, from_bytes
@@ -52,9 +51,11 @@ def readable(kind: type[M], payload: bytes, limit: int) -> M | None:
         return None
 
 
-def logged(about: Mapping[str, Any]) -> dict[str, str]:
+def logged(birth: DeviceState) -> dict[str, str]:
     """Returns the texts in which a birth describes its device, shortened for the log."""
-    found = ((key, about.get(key)) for key in ABOUT_DEVICE)
+    if birth.waiting:
+        return {"reason": birth.waiting[:LONGEST_LOGGED]}
+    found = ((key, birth.about.get(key)) for key in ABOUT_DEVICE)
     return {k: v[:LONGEST_LOGGED] for k, v in found if isinstance(v, str)}
 
 

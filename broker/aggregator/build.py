@@ -42,12 +42,14 @@ class AggregatorSpec:
     start: Tensors  # θ_shared at the start of a new run
     settings: Settings
     folder: Path  # where it keeps its state
+    start_from: str | None = None  # where the user took it from; None: from the slices
     merge_because: str = "it is given"  # why it merges by this rule, for the log
     exchange: str = "delta"
     downlink: str = "float32"  # how θ_shared is sent
     run: str | None = None  # the name of a new run; None: a random one
     members: Path | None = None  # the file with the names of its devices; None: all may join
     signing: Signing | None = None
+    scraped: bool = False  # whether it also reads what devices publish about themselves
 
 
 def identity_of(spec: AggregatorSpec) -> Identity:
@@ -86,6 +88,11 @@ def build_aggregator(
     )
     store = stack.enter_context(contextlib.closing(open_store(spec.folder, identity_of(spec))))
     state = store.load()
+    if spec.start_from is not None:
+        if state is None:
+            log.event("starting", values=spec.start_from)
+        else:
+            log.event("start_not_used", because=f"{spec.folder} holds a run, which goes on")
     if state is None:
         run = secrets.token_hex(8) if spec.run is None else spec.run
         state = State(run, 0, spec.start, settings.optimizer.initial(spec.start))
@@ -97,9 +104,10 @@ def build_aggregator(
     gone = announcement("offline", contract, settings, epochs, round=state.round)
     signer = spec.signing.signer if spec.signing else None
     will = to_bytes(gone, topic=topics.aggregator_state, signer=signer)
+    of_devices = (topics.metrics("+"),)
     channel = open_channel(
         client_id=topics.client_id(AGGREGATOR),
-        subscriptions=topics.of_aggregator(),
+        subscriptions=(*topics.of_aggregator(), *(of_devices if spec.scraped else ())),
         will=Will(topics.aggregator_state, will),
         limit=contract.largest_message,
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -32,6 +32,7 @@ EXCHANGES = ("delta", "gradient")
 MAX_SAMPLES = 10**9
 LARGEST_NORM = LARGEST_VALUE  # of a tensor in an update: no overflow in sums and squares
 _NONCE_LENGTH = 64  # characters at most
+_SLICES_REMEMBERED = 64
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,13 @@ class Contract:
         have a scale of two bytes, for which the header has room.
         """
         return HEADER_LIMIT + sum(4 * math.prod(t.shape) for t in self.known.values())
+
+    @cached_property
+    def _fingerprint_of(self) -> Callable[[tuple[str, ...]], str]:
+        """Returns the fingerprint of the tensors with these names; devices repeat theirs."""
+        return lru_cache(_SLICES_REMEMBERED)(
+            lambda names: Slice.of(self.known[name] for name in names).fingerprint
+        )
 
     def check_birth(self, payload: bytes, sender: str) -> DeviceState:
         """Returns a birth or a will; raises `Refused` if the device cannot be in this fleet."""
@@ -148,7 +156,7 @@ class Contract:
         else:
             for name, tensor in update.tensors.items():
                 _check_tensor(f"tensor {name!r}", tensor, update.encoding, shapes[name])
-        if update.fingerprint != Slice.of(self.known[name] for name in names).fingerprint:
+        if update.fingerprint != self._fingerprint_of(tuple(names)):
             raise Refused(
                 Reason.WRONG_FINGERPRINT,
                 "the update's fingerprint is not that of its tensors in this fleet.",

@@ -10,6 +10,7 @@ from broker.aggregator.build import AggregatorSpec
 from broker.aggregator.contract import EXCHANGES
 from broker.aggregator.signing import Signing, read_signing_key
 from broker.aggregator.slice_file import read_slices
+from broker.aggregator.start_values import read_start_values
 from broker.errors import SettingsRefused
 from broker.merging.bounds import Bounds, parse_clip, parse_max_weight
 from broker.merging.coordinator import MODES, Settings
@@ -46,6 +47,13 @@ def arguments() -> argparse.ArgumentParser:
         action="append",
         metavar="FILE",
         help="shared.onnx of a bundle; give it once for each kind of device",
+    )
+    add(
+        "--start",
+        type=Path,
+        metavar="PATH",
+        help="trained values that a new run starts from: a bundle, an aggregator's state folder "
+        "or a file .safetensors (default: those of the slices)",
     )
     add("--fleet", help="name of the fleet")
     add("--state", type=Path, metavar="DIR", help="folder for its state")
@@ -143,6 +151,25 @@ def arguments() -> argparse.ArgumentParser:
         help="sign what devices act upon; a device with the public key ignores everything else",
     )
     add(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve the numbers of aggregator and devices to Prometheus at this port",
+    )
+    add(
+        "--metrics-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="where --metrics-port listens (default %(default)s)",
+    )
+    add(
+        "--dashboard",
+        nargs="?",
+        const="127.0.0.1:8765",
+        metavar="HOST:PORT",
+        help="start `toolkit dashboard` beside it (at %(const)s)",
+    )
+    add(
         "--embedded",
         action="store_true",
         help="run a broker in this process, at the --broker address",
@@ -169,12 +196,14 @@ def spec_of(args: argparse.Namespace) -> AggregatorSpec:
     check_name("fleet", args.fleet)
     if args.inbox_mib < 1:
         raise SettingsRefused(f"an inbox of {args.inbox_mib} MiB holds nothing: take 1 or more.")
-    slices = read_slices(args.slice)
+    values = read_start_values(args.start) if args.start is not None else None
+    slices = read_slices(args.slice, chosen=values.tensors if values else ())
     merge, because = chosen_merge(args.merge, slices.merges)
     return AggregatorSpec(
         fleet=args.fleet,
         known=slices.known,
-        start=slices.start,
+        start=slices.start | values.of(slices.known) if values else slices.start,
+        start_from=values.origin if values else None,
         settings=Settings(
             mode=args.mode,
             merge=MergeRule(merge, byzantine=args.byzantine, bounds=_bounds(args)),
@@ -190,6 +219,7 @@ def spec_of(args: argparse.Namespace) -> AggregatorSpec:
         downlink=args.downlink,
         members=args.members,
         signing=_signing(args),
+        scraped=args.metrics_port is not None,
     )
 
 

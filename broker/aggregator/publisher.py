@@ -1,4 +1,4 @@
-"""Everything that an aggregator publishes: its state, θ_shared, verdicts and metrics."""
+"""Everything that an aggregator publishes: its state, θ_shared, verdicts, metrics, report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from broker.aggregator.contract import Contract
 from broker.aggregator.epochs import Epochs
 from broker.merging.coordinator import Coordinator, Settings
 from broker.metrics import metrics_text
-from broker.protocol.messages import AggregatorState, Shared, Verdict, to_bytes
+from broker.protocol.messages import AggregatorState, FleetReport, Shared, Verdict, to_bytes
 from broker.protocol.quantisation import to_half
 from broker.protocol.signatures import Signer
 from broker.protocol.slice import Tensors
@@ -100,6 +100,13 @@ class Publisher:
     def metrics(self, values: Mapping[str, float]) -> None:
         payload = metrics_text(values).encode()
         self._channel.publish(self._topics.aggregator_metrics, payload, retain=True)
+
+    def report(self, report: FleetReport) -> None:
+        """Publishes what has become of devices and rounds.
+
+        Nobody acts upon it, so it is not signed.
+        """
+        self._channel.publish(self._topics.report, to_bytes(report), retain=True)
 
     def flush(self, timeout: float) -> bool:
         """Returns whether the broker acknowledged everything within `timeout` seconds."""

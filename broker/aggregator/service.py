@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from broker.aggregator.answers import LONGEST_LOGGED, Answer, accepted, logged, readable, refused
+from broker.aggregator.answers import Answer, accepted, readable, refused
 from broker.aggregator.contract import Contract
-from broker.aggregator.counters import Counters
 from broker.aggregator.epochs import Epochs, Standing
 from broker.aggregator.membership import Instances, Members
 from broker.aggregator.publisher import Publisher
+from broker.aggregator.records.record import Record
 from broker.aggregator.signing import Signing
 from broker.aggregator.storage.store import Store
 from broker.errors import LinkRefused, Oversized, Superseded, WireError
@@ -35,10 +35,10 @@ from broker.protocol.topics import Topics
 from broker.transport.channel import Broken, Channel, Event, Message
 from broker.transport.transport import Connected, Disconnected
 
-SILENT_LOGGED = 10  # names of devices in one line
 BATCH = 64  # events handled between two commits
 JOURNAL_LIMIT = 64 * 2**20  # bytes; a snapshot replaces a longer journal as soon as it can
 METRICS_SECONDS = 5.0
+REPORT_SECONDS = 2.0  # at least, between two reports
 STATE_SECONDS = 30.0  # between two publications of the state, whatever happens
 STATE_PAUSE = 1.0  # seconds at least, when others write on its topic
 
@@ -67,7 +67,8 @@ class Aggregator:
         Without `members` every device may join; with `signing` everything that devices act upon
         is signed.
         """
-        self.counters = Counters()
+        self.record = Record(log)
+        self.counters = self.record.counters
         self._epochs = epochs
         self._members = members
         self._instances = Instances()
@@ -93,6 +94,7 @@ class Aggregator:
         self._connected = False
         self._announcement_due = False
         self._metrics_due = 0.0
+        self._report_due = 0.0
         self._state_due = 0.0
         self._state_published = -math.inf
 
@@ -136,6 +138,7 @@ class Aggregator:
         status = "finished" if coordinator.finished else "offline"
         self._publish.state(gone=True)
         self._publish_metrics()
+        self._publish_report()
         if self._connected or coordinator.finished:  # without a link there is nothing to wait for
             self._publish.flush(3.0)
         log.event("counters", **self.counters.values())
@@ -157,9 +160,11 @@ class Aggregator:
         now = self._clock()
         if self._coordinator.closes_at(now) <= now:
             self._close(now)
-        self.counters.count_limited(self._coordinator.limited(), self.state.round, self._log)
+        self.record.limited(self._coordinator.limited(), self.state.round)
         if now >= self._metrics_due:
             self._publish_metrics()
+        if self.record.report.changed and now >= self._report_due:
+            self._publish_report()
         if self._connected and now >= self._state_due:
             self._publish_state()
 
@@ -195,6 +200,8 @@ class Aggregator:
                         return [self._take_update(device, payload)]
                     case (device, "state"):
                         return self._take_birth(device, payload)
+                    case (device, "metrics"):
+                        self.record.scraped.metrics(device, payload)
                     case None:
                         self.counters.refused[Reason.FOREIGN] += 1
             case Broken(topic, error):
@@ -212,6 +219,7 @@ class Aggregator:
             self._check_member(device)
             update = self._contract.check_update(payload, device)
             self._coordinator.join(device)  # it is there, in time or late
+            behind = self.state.round - update.round
             outcome = self._coordinator.offer(update)
         except Refused as refusal:
             message = update or readable(Update, payload, self._contract.largest_message)
@@ -219,14 +227,14 @@ class Aggregator:
         self.counters.merge_seconds += self._clock() - begin
         if outcome is Outcome.ACCEPTED:
             self._store.append(payload)
-            self.counters.updates_accepted += 1
-            self._log.event("accepted", device=device, round=update.round, samples=update.samples)
+            self.record.accepted(update, bytes=len(payload), behind=behind)
         else:
             self.counters.updates_duplicate += 1
         return self._accept(update)
 
     def _take_birth(self, device: str, payload: bytes) -> list[Answer]:
-        if not payload:  # a retained message was cleared
+        if not payload:  # the operator has removed it, and cleared what was retained
+            self.record.report.forget(device)
             return []
         state = None
         try:
@@ -236,14 +244,14 @@ class Aggregator:
                 self._leave(device)
                 return []
             self._instances.check(device, state.instance)
-            joined = self._coordinator.join(device)
+            is_news = self._coordinator.join(
+                device, receives=state.receives_only, waiting=bool(state.waiting)
+            )
         except Refused as refusal:
             self._leave(device)
             message = state or readable(DeviceState, payload, self._contract.largest_message)
             return [self._refuse(device, "join", refusal, message)]
-        if joined:
-            self._log.event("joined", device=device, **logged(state.about))
-        self.counters.births_accepted += 1
+        self.record.born(state, is_news=is_news)
         return [self._accept(state)]
 
     def _check_member(self, device: str) -> None:
@@ -273,8 +281,7 @@ class Aggregator:
                 self._state_due = min(self._state_due, self._state_published + STATE_PAUSE)
 
     def _leave(self, device: str) -> None:
-        if self._coordinator.leave(device):
-            self._log.event("left", device=device)
+        self.record.left(device, was_there=self._coordinator.leave(device))
 
     def _accept(self, message: Update | DeviceState) -> Answer:
         return accepted(message, run=self.state.run, round=self.state.round)
@@ -286,9 +293,7 @@ class Aggregator:
         refusal: Refused,
         message: Update | DeviceState | None,
     ) -> Answer:
-        self.counters.refused[refusal.reason] += 1
-        name = device[:LONGEST_LOGGED]
-        self._log.event("refused", device=name, reason=refusal.reason, text=str(refusal))
+        self.record.refused(device, refusal, message)
         run, round = self.state.run, self.state.round
         return refused(device, about, refusal, message, run=run, round=round)
 
@@ -305,23 +310,12 @@ class Aggregator:
     def _close(self, now: float) -> None:
         closed = self._coordinator.close(now)
         seconds = self._clock() - now
-        self.counters.merge_seconds += seconds
-        round, devices = self.state.round, closed.devices
-        if not closed.merged:
-            self.counters.rounds_extended += 1
-            quorum = self._coordinator.settings.quorum
-            self._log.event("extended", round=round, devices=devices, quorum=quorum)
-            return
-        self._store.snapshot(self.state)
-        self.counters.rounds_merged += 1
-        self.counters.tensors_held_back += len(closed.held_back)
-        self._log.event("merged", round=round, devices=devices, seconds=seconds)
-        if closed.silent:
-            self.counters.devices_silent += len(closed.silent)
-            self._log.event("silent", devices=list(closed.silent[:SILENT_LOGGED]))
-        if closed.held_back:
-            self._log.event("held_back", tensors=list(closed.held_back))
-        self._publish.shared()
+        if closed.merged:
+            self._store.snapshot(self.state)
+        quorum = self._coordinator.settings.quorum
+        self.record.closed(closed, round=self.state.round, quorum=quorum, seconds=seconds)
+        if closed.merged:
+            self._publish.shared()
 
     def _save_result(self) -> bool:
         """Returns whether the last θ_shared is on the disk and on the broker."""
@@ -341,10 +335,12 @@ class Aggregator:
 
     def _publish_metrics(self) -> None:
         self._metrics_due = self._clock() + METRICS_SECONDS
-        transport, counters = self._channel.transport, self.counters
-        counters.round = self.state.round
-        counters.devices_present = len(self._coordinator.present)
-        counters.received_bytes = transport.received_bytes
-        counters.sent_bytes = transport.sent_bytes
-        counters.packets_dropped = transport.dropped
-        self._publish.metrics(counters.values())
+        present, transport = self._coordinator.present, self._channel.transport
+        self.counters.take_stock(self.state.round, present, transport)
+        values = self.record.scraped.aggregator = self.counters.values()
+        self._publish.metrics(values)
+
+    def _publish_report(self) -> None:
+        self._report_due = self._clock() + REPORT_SECONDS
+        settings = self._coordinator.settings
+        self._publish.report(self.record.report.message(self.state, settings))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from broker.merging.merge import MERGES
 from broker.protocol.slice import SharedTensor, Slice, Tensors, union
 
 LIMIT = 256 * 2**20  # bytes
-MERGE = "merge"  # the key of the model's metadata that states the merge which fits
+# Keys of the model's metadata; no fingerprint depends on them.
+MERGE = "merge"  # states the merge which fits
+TRAINED = "trained"  # lists the tensors whose values were loaded, not drawn, as JSON
 _PLAIN = {
     onnx.AttributeProto.AttributeType.Value(kind)
     for kind in ("INT", "INTS", "FLOAT", "FLOATS", "STRING", "STRINGS", "TENSOR")
@@ -29,35 +32,56 @@ class FleetSlices:
     """What the slices of all kinds of devices say together."""
 
     known: Slice  # their union
-    start: Tensors  # a tensor starts from the first file that holds it
+    start: Tensors  # a tensor starts from the file that brings it trained, else from the first
     merges: Mapping[Path, str]  # the merge that fits, by the files that state one
 
 
 def read_slice(source: Path | str | bytes, *, limit: int = LIMIT) -> tuple[Slice, Tensors]:
     """Returns the slice in a file (or in its bytes), and the start values of its tensors."""
-    found, values, _ = _read(source, limit)
-    return found, values
+    read = _read(source, limit)
+    return read.slice, read.values
 
 
-def read_slices(files: Sequence[Path]) -> FleetSlices:
-    """Returns the slices of a fleet."""
+def read_slices(files: Sequence[Path], *, chosen: Collection[str] = ()) -> FleetSlices:
+    """Returns the slices of a fleet; `chosen` tensors will start from other values.
+
+    Raises `SliceError` if two files bring different trained values of another tensor.
+    """
     read = {file: _read(file, LIMIT) for file in files}
     start: Tensors = {}
-    for _, values, _ in read.values():
-        start = values | start
-    merges = {file: merge for file, (_, _, merge) in read.items() if merge is not None}
-    return FleetSlices(union(found for found, _, _ in read.values()), start, merges)
+    brought: dict[str, Path] = {}  # trained tensors, and the file that they come from
+    for file, one in read.items():
+        start = one.values | start
+        for name in sorted(one.trained.difference(chosen)):
+            if name in brought and not np.array_equal(one.values[name], start[name]):
+                raise SliceError(
+                    f"{brought[name]} and {file} bring different trained values of tensor "
+                    f"{name!r}: choose with --start the bundle whose values shall count."
+                )
+            start[name] = one.values[name]
+            brought.setdefault(name, file)
+    merges = {file: one.merge for file, one in read.items() if one.merge is not None}
+    return FleetSlices(union(one.slice for one in read.values()), start, merges)
 
 
-def _read(source: Path | str | bytes, limit: int) -> tuple[Slice, Tensors, str | None]:
-    """Returns the slice, its start values and the merge that it states; all of them checked."""
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """What a file holds, all of it checked."""
+
+    slice: Slice
+    values: Tensors
+    merge: str | None
+    trained: frozenset[str]
+
+
+def _read(source: Path | str | bytes, limit: int) -> _Read:
     where = "the slice" if isinstance(source, bytes) else f"the slice {str(source)!r}"
     model = _parse(_load(source, limit, where), where)
     values = _values(model.graph, where)
     _check(model, where)
     roles = read_roles(model.graph, {name: array.shape for name, array in values.items()})
     tensors = (SharedTensor.of(n, a.shape, "float32", roles[n]) for n, a in values.items())
-    return Slice.of(tensors), values, _merge(model, where)
+    return _Read(Slice.of(tensors), values, _merge(model, where), _trained(model, values, where))
 
 
 def _load(source: Path | str | bytes, limit: int, where: str) -> bytes:
@@ -130,6 +154,18 @@ def _merge(model: onnx.ModelProto, where: str) -> str | None:
         if merge not in MERGES:
             raise SliceError(f"{where} states merge {merge[:20]!r}, none of {', '.join(MERGES)}.")
     return stated[0] if stated else None
+
+
+def _trained(model: onnx.ModelProto, values: Tensors, where: str) -> frozenset[str]:
+    """Returns the tensors with trained values; slices of earlier versions name none."""
+    stated = [entry.value for entry in model.metadata_props if entry.key == TRAINED]
+    try:
+        names = json.loads(stated[0]) if stated else []
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(n, str) and n in values for n in names):
+        raise SliceError(f"{where} does not list its trained tensors as JSON.")
+    return frozenset(names)
 
 
 def _check(model: onnx.ModelProto, where: str) -> None:

@@ -136,9 +136,14 @@ class Coordinator(ABC):
     def state_is_complete(self) -> bool:
         """Whether `state` holds all accepted updates: a snapshot may then replace the journal."""
 
-    def join(self, device: str) -> bool:
-        """Notes that a device is present; returns whether it was not. Raises `Refused` if full."""
-        return self.present.join(device, self.state.ledger)
+    def join(self, device: str, *, receives: bool = False, waiting: bool = False) -> bool:
+        """Notes that a device is there; returns whether that is news. Raises `Refused` if full.
+
+        One that only receives θ_shared, or waits with its training, is not waited for.
+        """
+        if waiting:
+            return self.present.wait(device)
+        return self.present.join(device, self.state.ledger, receives=receives)
 
     def leave(self, device: str) -> bool:
         """Notes that a device is gone; returns whether it was present."""

@@ -105,7 +105,7 @@ class Tally(ABC):
     def add(self, device: str, tensors: Tensors, samples: int) -> None:
         """Counts one device's update, or raises ValueError and counts nothing of it.
 
-        The arrays are neither kept nor changed.
+        The arrays are kept until the round is merged, and must not be changed.
         """
         if device in self._sizes:
             raise ValueError(f"device {device!r} is already counted in this round.")
@@ -170,13 +170,10 @@ class _Averaging(Tally):
     def _take(self, device: str, flat: Tensors) -> None:
         self._unit = self._unit or self._sizes[device].samples
         self._slices[device] = tuple(sorted(flat))
-        if not self.rule.bounds.compares:
-            self._kept[device] = flat
-            self._add_kept()
-            return
-        self._kept[device] = {name: tensor.copy() for name, tensor in flat.items()}
+        self._kept[device] = flat
         self._kept_bytes += sum(tensor.nbytes for tensor in flat.values())
-        if self._kept_bytes > self._most_kept and len(self._sizes) >= ENOUGH:
+        full = self._kept_bytes > self._most_kept and len(self._sizes) >= ENOUGH
+        if full or not self.rule.bounds.compares:
             self._add_kept()
 
     def _add_kept(self) -> None:

@@ -13,10 +13,10 @@ class Synchronous(Coordinator):
     """Round r takes one update from each device that starts from θ_r.
 
     It closes as soon as every device that is present has sent (and at least `quorum` have), or at
-    its deadline. A device that it waited for in vain is not waited for again before it sends
-    something. At a deadline with fewer than `quorum` updates nothing changes: the round is
-    extended by another deadline. Updates for a round that is over are refused as late; the device
-    then continues from the newest θ_shared.
+    its deadline. A device that pauses is not waited for. One that it waited for in vain is not
+    waited for again before it sends something. At a deadline with fewer than `quorum` updates
+    nothing changes: the round is extended by another deadline. Updates for a round that is over
+    are refused as late; the device then continues from the newest θ_shared.
     """
 
     replies_individually = False
@@ -38,10 +38,10 @@ class Synchronous(Coordinator):
     def state_is_complete(self) -> bool:
         return not self._received
 
-    def join(self, device: str) -> bool:
-        joined = super().join(device)
+    def join(self, device: str, *, receives: bool = False, waiting: bool = False) -> bool:
+        is_news = super().join(device, receives=receives, waiting=waiting)
         self._expected.discard(device)
-        return joined
+        return is_news
 
     def leave(self, device: str) -> bool:
         self._expected.discard(device)
@@ -69,7 +69,9 @@ class Synchronous(Coordinator):
         if self.finished:
             return math.inf
         enough = len(self._received) >= self.settings.quorum
-        complete = self._received.issuperset(self.present) and self._expected <= self._received
+        complete = (
+            self._received.issuperset(self.present.senders) and self._expected <= self._received
+        )
         return now if enough and complete else self._deadline
 
     def close(self, now: float) -> Closed:

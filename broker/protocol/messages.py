@@ -15,6 +15,7 @@ from broker.protocol.slice import SharedTensor, Slice, Tensors
 from broker.protocol.wire import Array, Envelope, decode, encode
 from profiles.errors import StemshareError
 
+RECEIVED = "received"  # in a birth, of a tensor that the device takes and does not send
 SMALL = 2**20  # bytes; the largest message without tensors
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHORT_SHA256 = re.compile(r"[A-Za-z0-9+/]{43}")
@@ -115,7 +116,7 @@ class DeviceState:
     """A device's birth, or its will: the device is gone."""
 
     KIND: ClassVar[str] = "device"
-    LATER: ClassVar[frozenset[str]] = frozenset({"instance", "asks"})
+    LATER: ClassVar[frozenset[str]] = frozenset({"instance", "asks", "waiting"})
     device: str
     online: bool
     fingerprint: str = ""
@@ -123,13 +124,23 @@ class DeviceState:
     about: Mapping[str, Any] = field(default_factory=dict)  # profile, branch, runtime: for people
     instance: str = ""  # drawn when the program starts: tells two devices with one name apart
     asks: bool = False  # for θ_shared: the broker has not delivered the retained one
+    waiting: str = ""  # why it does not train at the moment: no round waits for it
 
     @classmethod
     def birth(
-        cls, device: str, shared: Slice, about: Mapping[str, Any], *, instance: str = ""
+        cls,
+        device: str,
+        shared: Slice,
+        about: Mapping[str, Any],
+        *,
+        instance: str = "",
+        sent: Slice | None = None,
     ) -> DeviceState:
+        """Tensors outside `sent` are received: the device takes them, and does not send them."""
+        names = {t.name for t in (shared if sent is None else sent).tensors}
         described = {
             t.name: {"shape": list(t.shape), "dtype": t.dtype, "fingerprint": t.fingerprint}
+            | ({} if t.name in names else {RECEIVED: True})
             for t in shared.tensors
         }
         return cls(
@@ -140,6 +151,11 @@ class DeviceState:
             about=about,
             instance=instance,
         )
+
+    @property
+    def receives_only(self) -> bool:
+        """Whether no update of the device will ever come; to be asked after `slice`."""
+        return all(entry.get(RECEIVED) is True for entry in self.tensors_shared.values())
 
     def slice(self) -> Slice:
         """Returns the slice that the birth describes; raises `WireError` if it describes none."""
@@ -163,7 +179,49 @@ class AggregatorState:
     round: int = 0  # of the newest θ_shared
 
 
-Message = Update | Shared | Verdict | DeviceState | AggregatorState
+@dataclass(frozen=True, kw_only=True)
+class FleetReport:
+    """What the aggregator has seen of its devices and rounds: for people, nobody acts upon it.
+
+    Times are milliseconds of Unix time, by the aggregator's clock. `devices` and `rounds` are
+    described in `broker/aggregator/records/report.py`, which alone writes them.
+    """
+
+    KIND: ClassVar[str] = "report"
+    run: str
+    round: int
+    time_ms: int
+    began_ms: int  # when the round that is open began
+    deadline_ms: int  # of a round
+    quorum: int
+    last_round: int  # after which the fleet ends; 0: never
+    devices: Mapping[str, Any] = field(default_factory=dict)
+    rounds: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What the operator asks a device to do: "pause", "resume" or "remove"."""
+
+    KIND: ClassVar[str] = "command"
+    device: str
+    what: str
+    number: int  # Unix time in milliseconds: a device obeys only what is newer than the last one
+    text: str = ""  # why, for people
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a device says to a command: done, or why not."""
+
+    KIND: ClassVar[str] = "answer"
+    device: str
+    number: int  # of the command
+    done: bool
+    text: str = ""
+
+
+Message = Update | Shared | Verdict | DeviceState | AggregatorState | FleetReport | Command | Answer
 M = TypeVar("M", bound=Message)
 
 

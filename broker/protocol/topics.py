@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from broker.errors import NameRefused
 
 ROOT = "stemshare/v1"
-AGGREGATOR = "aggregator"  # also the aggregator's user name, so no device may be called so
+AGGREGATOR = "aggregator"  # also its user name, so no device may be called so
+OBSERVER, OPERATOR = "observer", "operator"  # users who may look, and command
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -23,8 +24,8 @@ def check_name(what: str, name: str) -> str:
             f"a {what} cannot be called {name[:80]!r}: a name starts with a letter or digit and "
             "has at most 63 letters, digits, dots, underscores and hyphens."
         )
-    if name == AGGREGATOR:
-        raise NameRefused(f"a {what} cannot be called {name!r}: that is the aggregator's own name.")
+    if name in (AGGREGATOR, OBSERVER, OPERATOR):
+        raise NameRefused(f"a {what} cannot be called {name!r}: that is the {name}'s own name.")
     return name
 
 
@@ -52,6 +53,11 @@ class Topics:
         return f"{self.root}/aggregator/metrics"
 
     @property
+    def report(self) -> str:
+        """Retained: what has become of each device and round (aggregator)."""
+        return f"{self.root}/aggregator/report"
+
+    @property
     def shared(self) -> str:
         """Retained θ_shared (aggregator)."""
         return f"{self.root}/shared"
@@ -72,6 +78,14 @@ class Topics:
         """Whether a birth or an update was accepted, or why not (aggregator)."""
         return f"{self.root}/device/{device}/verdict"
 
+    def command(self, device: str) -> str:
+        """Retained until it is obeyed: what the device is to do (operator)."""
+        return f"{self.root}/device/{device}/command"
+
+    def answer(self, device: str) -> str:
+        """What the device says to a command (device)."""
+        return f"{self.root}/device/{device}/answer"
+
     def reply(self, device: str) -> str:
         """θ_shared for this device alone, in asynchronous mode (aggregator)."""
         return f"{self.root}/device/{device}/shared"
@@ -88,16 +102,31 @@ class Topics:
             *_whole_or_in_parts(self.shared),
             *_whole_or_in_parts(self.reply(device)),
             self.verdict(device),
+            self.command(device),
         )
+
+    def of_observer(self) -> tuple[str, ...]:
+        """Returns what an observer subscribes to: no weights, no updates."""
+        return (
+            self.aggregator_state,
+            self.aggregator_metrics,
+            self.report,
+            self.state("+"),
+            self.metrics("+"),
+        )
+
+    def of_operator(self) -> tuple[str, ...]:
+        """Returns what an operator subscribes to, beside what an observer does."""
+        return self.answer("+"), self.state("+")
 
     def client_id(self, member: str) -> str:
         """Returns the client id of a member; it is unique, because names have no colon."""
         return f"{self.fleet}:{member}"
 
     def sender(self, topic: str) -> tuple[str, str] | None:
-        """Returns (device, "state" | "update") of a topic where a device publishes, or None."""
+        """Returns (device, "state" | "update" | "metrics") of a device's own topic, or None."""
         match topic.removeprefix(self.root).split("/"):
-            case ["", "device", device, ("state" | "update") as what]:
+            case ["", "device", device, ("state" | "update" | "metrics") as what]:
                 return device, what
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.errors import Oversized, WireError
@@ -22,10 +22,11 @@ _PARTS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Message:
-    """A complete message."""
+    """A complete message; `retained` as of a packet."""
 
     topic: str
     payload: bytes
+    retained: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class Channel:
         for _ in range(_PARTS_AT_ONCE):
             event = self.transport.receive(left)
             match event:
-                case Packet(topic, payload):
-                    if (arrived := self._take(topic, payload)) is not None:
+                case Packet(topic, payload, retained):
+                    if (arrived := self._take(topic, payload, retained)) is not None:
                         return arrived
                     left = max(0.0, deadline - time.monotonic())
                     continue
@@ -98,17 +99,17 @@ class Channel:
     def close(self) -> None:
         self.transport.close()
 
-    def _take(self, topic: str, payload: bytes) -> Message | Broken | None:
+    def _take(self, topic: str, payload: bytes, retained: bool) -> Message | Broken | None:
         whole, _, last = topic.rpartition("/")
         is_part = last.isascii() and last.isdigit()
         try:
             if is_part:
                 assembled = self._assembler.add(whole, payload)
-                return None if assembled is None else Message(whole, assembled)
+                return None if assembled is None else Message(whole, assembled, retained)
             if len(payload) > self._limit:
                 raise Oversized(
                     f"a message has {len(payload)} bytes; at most {self._limit} are taken."
                 )
         except WireError as error:
             return Broken(whole if is_part else topic, error)
-        return Message(topic, payload)
+        return Message(topic, payload, retained)

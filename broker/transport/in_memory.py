@@ -82,7 +82,7 @@ class MemoryBroker:
             client._inbox.put(session.queue.popleft())
         for topic, payload in self._retained.items():
             if any(matches(name, topic) for name in session.subscriptions):
-                client._inbox.put(Packet(topic, payload))
+                client._inbox.put(Packet(topic, payload, retained=True))
         client._send_waiting()
 
     def _disconnect(self, client: MemoryTransport, *, clean: bool) -> None:

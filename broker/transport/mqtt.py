@@ -44,8 +44,12 @@ class MqttTransport:
         credentials: Credentials | None = None,
         limits: QueueLimits | None = None,
         version: Version | None = None,
+        keep_session: bool = True,
     ) -> None:
-        """`version` is 4 for MQTT 3.1.1 or 5 for MQTT 5; None tries which one the broker speaks."""
+        """`version` is 4 for MQTT 3.1.1 or 5 for MQTT 5; None tries which one the broker speaks.
+
+        Without `keep_session` the broker forgets the client as soon as its link is lost.
+        """
         credentials, limits = credentials or Credentials(), limits or QueueLimits()
         if not client_id:
             raise TransportError("a client of the broker needs an id that stays the same.")
@@ -63,6 +67,7 @@ class MqttTransport:
             user,
             password,
             tls_context(credentials) if address.tls else None,
+            keep_session,
         )
         self._forced = version
         self._inbox = Inbox(limits)

@@ -71,11 +71,13 @@ class Link:
         properties = None
         if self._version == 5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            properties.SessionExpiryInterval = SESSION_S
+            properties.SessionExpiryInterval = SESSION_S if self._login.keep_session else 0
         try:
-            # Not clean: the broker has to keep the session of this client id, also over restarts.
+            # A member's is not clean: the broker has to keep its session, also over restarts.
             # (In 3.1.1 the client was created so, and this value is paho's "not set".)
-            clean = False if self._version == 5 else paho.MQTT_CLEAN_START_FIRST_ONLY
+            clean = paho.MQTT_CLEAN_START_FIRST_ONLY
+            if self._version == 5:
+                clean = not self._login.keep_session
             self._paho.connect(
                 address.host, address.port, KEEPALIVE_S, clean_start=clean, properties=properties
             )
@@ -101,7 +103,7 @@ class Link:
         client = PahoClient(
             CallbackAPIVersion.VERSION2,
             client_id=login.client_id,
-            clean_session=None if self._version == 5 else False,
+            clean_session=None if self._version == 5 else not login.keep_session,
             protocol=paho.MQTTv5 if self._version == 5 else paho.MQTTv311,
             reconnect_on_failure=False,
         )
@@ -215,7 +217,7 @@ class Link:
             return
         # The broker may still have a subscription of an earlier version of this client.
         if any(matches(name, topic) for name in self._login.subscriptions):
-            self._inbox.put(Packet(topic, bytes(message.payload)))
+            self._inbox.put(Packet(topic, bytes(message.payload), message.retain))
 
     def _on_publish(self, _c: paho.Client, _u: Any, mid: int, code: ReasonCode, _p: Any) -> None:
         item = self._on_the_wire.pop(mid)

@@ -94,6 +94,18 @@ def part_bytes_within(packet_limit_kib: int) -> int:
     return 1024 * packet_limit_kib - PACKET_ROOM
 
 
+def credentials_in(args: argparse.Namespace) -> Credentials:
+    """Returns what the options say of who we are at the broker."""
+    return Credentials(
+        user=args.user,
+        password_file=args.password_file,
+        ca_file=args.ca_file,
+        certificate_file=args.certificate_file,
+        key_file=args.key_file,
+        allow_readable=args.allow_readable_keys,
+    )
+
+
 def open_channel(
     args: argparse.Namespace,
     *,
@@ -117,14 +129,7 @@ def open_channel(
         client_id=client_id,
         subscriptions=subscriptions,
         will=will,
-        credentials=Credentials(
-            user=args.user,
-            password_file=args.password_file,
-            ca_file=args.ca_file,
-            certificate_file=args.certificate_file,
-            key_file=args.key_file,
-            allow_readable=args.allow_readable_keys,
-        ),
+        credentials=credentials_in(args),
         limits=limits,
     )
     return Channel(

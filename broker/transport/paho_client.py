@@ -29,6 +29,7 @@ class Login:
     user: str | None
     password: str | None = field(repr=False)
     tls: ssl.SSLContext | None
+    keep_session: bool = True  # while the client is away; not for one that only looks
 
 
 class PahoClient(paho.Client):

@@ -7,16 +7,17 @@ process. `simulated_link.SimulatedLink` wraps either of them in a slow and lossy
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
 @dataclass(frozen=True)
 class Packet:
-    """A packet that arrived."""
+    """A packet that arrived; `retained`: the broker had it before this client subscribed."""
 
     topic: str
     payload: bytes
+    retained: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ SHIPPED = "'gateway', 'powerful', 'raspberry-pi-5', 'raspberry-pi-zero-2', 'weak
 KEYS = (
     "'description', 'branch', 'batch_size', 'threads', 'runtime', 'memory_cap_mib', "
     "'storage_cap_mib', 'inference_quantisation', 'update_quantisation', 'packet_limit_kib', "
-    "'bandwidth_kbps', 'interaction_rate', 'extends'"
+    "'bandwidth_kbps', 'interaction_rate', 'frozen_precision', 'duty_cycle', "
+    "'temperature_limit_celsius', 'hysteresis_celsius', 'temperature_file', "
+    "'battery_limit_percent', 'battery_folder', 'pause_file', 'quiet_hours', 'extends'"
 )
 COMPLETE = """\
 description = "bench"
@@ -33,6 +35,18 @@ packet_limit_kib = 64
 bandwidth_kbps = 250
 interaction_rate = 0.25
 """
+
+
+NO_LIMITS = {  # what a file that says nothing about it means
+    "duty_cycle": 1.0,
+    "temperature_limit_celsius": 0.0,
+    "hysteresis_celsius": 5.0,
+    "temperature_file": "/sys/class/thermal/thermal_zone0/temp",
+    "battery_limit_percent": 0,
+    "battery_folder": "/sys/class/power_supply",
+    "pause_file": "",
+    "quiet_hours": "",
+}
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -72,6 +86,7 @@ WEAK = {
     "packet_limit_kib": 128,
     "bandwidth_kbps": 1000,
     "interaction_rate": 1.0,
+    "frozen_precision": "float32",
 }
 POWERFUL = {
     "branch": "complex",
@@ -85,6 +100,7 @@ POWERFUL = {
     "packet_limit_kib": 878,
     "bandwidth_kbps": 100_000,
     "interaction_rate": 1.0,
+    "frozen_precision": "float32",
 }
 ZERO_2 = {
     "threads": 2,
@@ -116,7 +132,7 @@ GATEWAY = {
 def test_shipped_values(name: str, expected: dict[str, object]) -> None:
     values = asdict(load_profile(name))
     del values["description"]
-    assert values == {"name": name, **expected}
+    assert values == {"name": name, **expected, **NO_LIMITS}
 
 
 def test_every_shipped_profile_describes_itself() -> None:
@@ -135,6 +151,9 @@ def test_every_field_has_a_one_line_doc_and_quantities_have_units() -> None:
         "storage_cap_mib": "MiB",
         "packet_limit_kib": "KiB",
         "bandwidth_kbps": "kbps",
+        "temperature_limit_celsius": "celsius",
+        "hysteresis_celsius": "celsius",
+        "battery_limit_percent": "percent",
     }
 
 
@@ -213,6 +232,14 @@ def test_a_long_chain_is_followed_to_its_end(tmp_path: Path) -> None:
         ("bandwidth_kbps", 10**8),
         ("interaction_rate", 0.001),
         ("interaction_rate", 1.0),
+        ("duty_cycle", 0.01),
+        ("duty_cycle", 1.0),
+        ("temperature_limit_celsius", 0.0),
+        ("temperature_limit_celsius", 150.0),
+        ("hysteresis_celsius", 0.0),
+        ("hysteresis_celsius", 50.0),
+        ("battery_limit_percent", 0),
+        ("battery_limit_percent", 100),
     ],
 )
 def test_limits_are_inclusive(tmp_path: Path, key: str, value: float) -> None:
@@ -244,6 +271,15 @@ valid_values = st.fixed_dictionaries(
         "packet_limit_kib": st.integers(8, 2**18),
         "bandwidth_kbps": st.integers(1, 10**8),
         "interaction_rate": st.floats(0.001, 1.0),
+        "frozen_precision": st.sampled_from(["float32", "int8"]),
+        "duty_cycle": st.floats(0.01, 1.0),
+        "temperature_limit_celsius": st.floats(0, 150),
+        "hysteresis_celsius": st.floats(0, 50),
+        "battery_limit_percent": st.integers(0, 100),
+        "pause_file": st.sampled_from(["", "/", "/run/pause", "/a b/ü"]),
+        "quiet_hours": st.lists(st.tuples(st.times(), st.times())).map(
+            lambda pairs: ", ".join(f"{a:%H:%M}-{b:%H:%M}" for a, b in pairs)
+        ),
     },
 )
 
@@ -274,6 +310,7 @@ STORAGE = "an integer from 1 to 16777216 (MiB)"
 PACKET = "an integer from 8 to 262144 (KiB)"
 BANDWIDTH = "an integer from 1 to 100000000 (kbps)"
 RATE = "a number from 0.001 to 1.0"
+HOURS = "must be as '22:00-06:00, 12:30-13:30' or empty"
 UPDATES = "one of 'float32', 'float16', 'int8', 'int4'"
 BRANCHES = "one of 'lightweight', 'complex'"
 RUNTIMES = "one of 'ai-edge-litert', 'tflite-runtime'"
@@ -354,6 +391,20 @@ BANDWIDTH_UNIT = "is unknown: the unit is kbps and the key is 'bandwidth_kbps'"
         ("interaction_rate = 2", "interaction_rate", f"must be {RATE}, but it is 2"),
         ("interaction_rate = nan", "interaction_rate", f"must be {RATE}, but it is nan"),
         ("interaction_rate = inf", "interaction_rate", f"must be {RATE}, but it is inf"),
+        ("duty_cycle = 0", "duty_cycle", "must be a number from 0.01 to 1.0, but it is 0"),
+        ("battery_limit = 5", "battery_limit",
+         "is unknown: the unit is percent and the key is 'battery_limit_percent'"),
+        ("temperature_limit_kelvin = 350", "temperature_limit_kelvin",
+         "is unknown: the unit is celsius and the key is 'temperature_limit_celsius'"),
+        # not of the form
+        ("pause_file = 'run/pause'", "pause_file",
+         "must be a path from / or empty, but it is 'run/pause'"),
+        ("pause_file = 1", "pause_file", "must be a path from / or empty, but it is an integer"),
+        ("temperature_file = ''", "temperature_file", "must be a path from /, but it is ''"),
+        ("quiet_hours = '22-6'", "quiet_hours", f"{HOURS}, but it is '22-6'"),
+        ("quiet_hours = '22:00-24:00'", "quiet_hours", f"{HOURS}, but it is '22:00-24:00'"),
+        ("quiet_hours = '22:00-06:00,'", "quiet_hours", f"{HOURS}, but it is '22:00-06:00,'"),
+        ("quiet_hours = ['22:00-06:00']", "quiet_hours", f"{HOURS}, but it is an array"),
         # not one of the choices
         ("branch = 'tiny'", "branch", f"must be {BRANCHES}, but it is 'tiny'"),
         ("branch = 'Complex'", "branch", f"must be {BRANCHES}, but it is 'Complex'"),

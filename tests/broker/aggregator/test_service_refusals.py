@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from broker.aggregator.contract import MAX_SAMPLES
-from broker.aggregator.counters import Counters
+from broker.aggregator.records.counters import Counters
 from broker.merging.coordinator import Entry, State
 from broker.merging.presence import MAX_DEVICES
 from broker.protocol.messages import (

@@ -1,5 +1,6 @@
 """What a fingerprint tells apart, who may join, and a sentence for every file that is no slice."""
 
+import json
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from broker.aggregator.slice_file import MERGE, read_slice, read_slices
+from broker.aggregator.slice_file import MERGE, TRAINED, read_slice, read_slices
 from broker.errors import SliceError
 from broker.protocol.slice import SharedTensor, Slice, first_difference, union
 
@@ -277,6 +278,44 @@ def test_the_files_of_a_fleet_state_merges_and_no_fingerprint_knows(tmp_path: Pa
     assert sliced(seed=1, layers=1) == read_slice(tmp_path / "new")[0]
     first = np.random.default_rng(0).standard_normal((3, 3, 3, 4)).astype(np.float32)
     np.testing.assert_array_equal(found.start["conv1/kernel"], first)
+
+
+def stem_file(path: Path, *trained: str, seed: int, layers: int = 2) -> Path:
+    model = stem(seed=seed, layers=layers)
+    helper.set_model_props(model, {TRAINED: json.dumps(trained)} if trained else {})
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_trained_values_win_over_drawn_ones(tmp_path: Path) -> None:
+    kernel, bias = "conv1/kernel", "conv1/bias"
+    drawn = stem_file(tmp_path / "drawn", seed=0)
+    taught = stem_file(tmp_path / "taught", kernel, seed=1)
+    other = stem_file(tmp_path / "other", kernel, seed=2, layers=1)
+    mine, theirs = read_slice(drawn)[1], read_slice(taught)[1]
+    for files in ((drawn, taught), (taught, drawn)):
+        found = read_slices(files)
+        np.testing.assert_array_equal(found.start[kernel], theirs[kernel])
+        np.testing.assert_array_equal(found.start[bias], read_slice(files[0])[1][bias])
+        assert found.known == read_slice(drawn)[0]
+    assert not np.array_equal(mine[kernel], theirs[kernel])
+    read_slices([taught, taught])
+    with pytest.raises(SliceError) as caught:
+        read_slices([drawn, taught, other])
+    assert str(caught.value) == (
+        f"{taught} and {other} bring different trained values of tensor 'conv1/kernel': choose "
+        "with --start the bundle whose values shall count."
+    )
+    assert read_slices([taught, other], chosen={kernel}).start.keys() == mine.keys()
+
+
+@pytest.mark.parametrize("listed", ["conv1/kernel", '{"conv1/kernel": 1}', "[1]", '["none"]'])
+def test_what_is_trained_must_be_a_list_of_tensors(listed: str) -> None:
+    model = stem()
+    helper.set_model_props(model, {TRAINED: listed})
+    assert refusal(model.SerializeToString()) == (
+        "the slice does not list its trained tensors as JSON."
+    )
 
 
 @pytest.mark.parametrize("name", [b"shared/1/Conv", b"conv1/bias", b"batch", b"samples"])

@@ -40,6 +40,21 @@ def test_devices_that_take_part_are_not_pushed_out() -> None:
     assert [*present] == ["a", "b"]
 
 
+def test_one_that_waits_is_not_present_until_it_joins_again() -> None:
+    present = Presence(most=2)
+    for device in "ab":
+        present.join(device, ())
+    assert [present.wait("a"), present.wait("a"), present.wait("c")] == [True, False, True]
+    assert ([*present], present.waiting) == (["b"], 2)
+    assert present.join("a", ())
+    assert ([*present], present.waiting) == (["b", "a"], 1)
+    assert [present.leave("c"), present.leave("c")] == [True, False]
+    assert present.waiting == 0
+    for ghost in "uvwx":
+        present.wait(ghost)
+    assert present.waiting == 2, "there is room for so many"
+
+
 def test_the_silent_ones_are_forgotten() -> None:
     present = Presence()
     for device in "abc":

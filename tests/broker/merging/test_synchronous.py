@@ -73,6 +73,22 @@ def start(settings: Settings, *, now: float = 0.0, **state: Any) -> Synchronous:
     )
 
 
+def test_a_receiver_is_present_and_no_round_waits_for_it() -> None:
+    fleet = start(how())
+    assert fleet.join("sender") and fleet.join("receiver", receives=True)
+    assert len(fleet.present) == 2
+    fleet.offer(update("sender", tensors=ones(1.0, ("stem/bias",))))
+    assert fleet.closes_at(1.0) == 1.0
+    closed = fleet.close(1.0)
+    assert (closed.merged, closed.devices, closed.silent) == (True, 1, ())
+    assert "receiver" in fleet.present
+    # A tensor that nobody sent stays as it was.
+    np.testing.assert_array_equal(fleet.state.shared["stem/kernel"], 0.0)
+    np.testing.assert_array_equal(fleet.state.shared["stem/bias"], 1.0)
+    fleet.join("receiver")  # started again with a bundle that trains the stem
+    assert fleet.closes_at(2.0) == 1.0 + DEADLINE
+
+
 def refusal(coordinator: Synchronous, sent: Update) -> tuple[Reason, str]:
     """Why it was refused; nothing has changed then."""
     before = copy.deepcopy(coordinator.state)
@@ -145,6 +161,37 @@ def test_a_silent_device_is_waited_for_once() -> None:
     coordinator.join("b")  # it says something: it is waited for again
     coordinator.offer(update("a", 2))
     assert coordinator.closes_at(DEADLINE + 2) == 2 * DEADLINE + 1
+
+
+def test_a_device_that_waits_with_its_training_is_not_waited_for() -> None:
+    coordinator = start(how(quorum=1))
+    for device in "ab":
+        coordinator.join(device)
+    coordinator.offer(update("a"))
+    assert coordinator.closes_at(1.0) == DEADLINE
+    assert [coordinator.join("b", waiting=True), coordinator.join("b", waiting=True)] == [
+        True,
+        False,
+    ]
+    assert coordinator.closes_at(1.0) == 1.0
+    assert coordinator.close(1.0).silent == ()
+    assert coordinator.join("b")
+    coordinator.offer(update("a", 1))
+    assert coordinator.closes_at(2.0) == 1.0 + DEADLINE
+    assert coordinator.offer(update("b", 1)) is Outcome.ACCEPTED
+    assert coordinator.closes_at(2.0) == 2.0
+
+
+def test_after_a_restart_a_device_that_waits_is_not_expected() -> None:
+    coordinator = start(how(quorum=1))
+    for device in "ab":
+        coordinator.offer(update(device))
+    coordinator.close(1.0)
+    again = Synchronous(coordinator.settings, coordinator.state, 1.0)
+    again.offer(update("a", 1))
+    assert again.closes_at(2.0) == 1.0 + DEADLINE
+    again.join("b", waiting=True)
+    assert again.closes_at(2.0) == 2.0
 
 
 def test_below_quorum_a_deadline_changes_nothing() -> None:

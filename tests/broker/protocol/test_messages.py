@@ -284,6 +284,16 @@ def test_a_message_without_theta_is_small() -> None:
         from_bytes(Verdict, to_bytes(long))
 
 
+def test_a_birth_says_which_tensors_are_only_received() -> None:
+    first, *others = SLICE.tensors
+    for sent, only in ((SLICE, False), (Slice.of(others), not others), (Slice.of([]), True)):
+        birth = DeviceState.birth("pi", SLICE, {}, sent=sent)
+        birth = from_bytes(DeviceState, to_bytes(birth))
+        assert birth.slice().fingerprint == SLICE.fingerprint
+        assert birth.receives_only == only
+        assert birth.tensors_shared[first.name].get("received", False) == (sent is not SLICE)
+
+
 def test_a_birth_describes_its_slice() -> None:
     birth = from_bytes(DeviceState, golden("device"))
     assert birth.online and birth.fingerprint == SLICE.fingerprint

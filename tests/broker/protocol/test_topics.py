@@ -19,6 +19,9 @@ def test_every_topic_is_exactly_this() -> None:
     assert TOPICS.update("pi-1") == "stemshare/v1/greenhouse/device/pi-1/update"
     assert TOPICS.metrics("pi-1") == "stemshare/v1/greenhouse/device/pi-1/metrics"
     assert TOPICS.verdict("pi-1") == "stemshare/v1/greenhouse/device/pi-1/verdict"
+    assert TOPICS.report == "stemshare/v1/greenhouse/aggregator/report"
+    assert TOPICS.command("pi-1") == "stemshare/v1/greenhouse/device/pi-1/command"
+    assert TOPICS.answer("pi-1") == "stemshare/v1/greenhouse/device/pi-1/answer"
     assert TOPICS.reply("pi-1") == "stemshare/v1/greenhouse/device/pi-1/shared"
 
 
@@ -34,6 +37,9 @@ def written(topics: Topics, device: str) -> dict[str, str]:
         "update part": f"{topics.update(device)}/12",
         "metrics": topics.metrics(device),
         "verdict": topics.verdict(device),
+        "report": topics.report,
+        "command": topics.command(device),
+        "answer": topics.answer(device),
         "reply": topics.reply(device),
         "reply part": f"{topics.reply(device)}/3",
     }
@@ -53,9 +59,13 @@ def test_who_hears_what(device: str) -> None:
         "shared",
         "shared part",
         "verdict",
+        "command",
         "reply",
         "reply part",
     }
+    seen = {"aggregator_state", "aggregator_metrics", "report", "state", "metrics"}
+    assert heard(TOPICS.of_observer(), everything) == seen
+    assert heard(TOPICS.of_operator(), everything) == {"answer", "state"}
     others = {"aggregator_state", "shared", "shared part"}
     assert heard(TOPICS.of_device("pi-2"), everything) == others
     elsewhere = Topics("field")
@@ -83,7 +93,6 @@ def test_the_sender_of_what_a_device_wrote(device: str) -> None:
         TOPICS.aggregator_state,
         TOPICS.verdict("pi-1"),
         TOPICS.reply("pi-1"),
-        TOPICS.metrics("pi-1"),
         f"{TOPICS.update('pi-1')}/extra",
         f"{TOPICS.root}/device/pi-1",
         f"{TOPICS.root}/device/pi/1/update",

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.aggregator.counters import Counters
+from broker.aggregator.records.counters import Counters
 from broker.metrics import metrics_text
 from broker.protocol.messages import Reason
 from tests.harness.metrics import read_metrics

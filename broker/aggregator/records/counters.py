@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from broker.log import Log
 from broker.merging.coordinator import Limited
+from broker.merging.presence import Presence
+from broker.transport.transport import Transport
 
 
 @dataclass
@@ -15,6 +17,7 @@ class Counters:
 
     round: int = 0
     devices_present: int = 0
+    devices_waiting: int = 0
     rounds_merged: int = 0
     rounds_extended: int = 0
     births_accepted: int = 0
@@ -35,6 +38,15 @@ class Counters:
         """Returns the numbers by name; refusals also have their reason as a label."""
         plain = {k: v for k, v in vars(self).items() if k != "refused"}
         return plain | {f'refused{{reason="{r}"}}': n for r, n in sorted(self.refused.items())}
+
+    def take_stock(self, round: int, present: Presence, transport: Transport) -> None:
+        """Takes over what others count."""
+        self.round = round
+        self.devices_present = len(present)
+        self.devices_waiting = present.waiting
+        self.received_bytes = transport.received_bytes
+        self.sent_bytes = transport.sent_bytes
+        self.packets_dropped = transport.dropped
 
     def count_limited(self, limited: Limited, round: int, log: Log) -> None:
         """Counts and logs devices whose updates were limited."""
