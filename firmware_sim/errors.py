@@ -7,8 +7,12 @@ StemshareError
 ├── WrongInput          the inputs of a signature are wrong
 ├── TuneError           candidates cannot be timed
 ├── LimitError          the device would need more than its caps
+├── SensorError         what the profile limits cannot be read
 ├── CheckpointError     a state folder that cannot be used
 ├── TaskError           a task cannot be made, restored or trained
+├── SourceError         a source of examples cannot be opened or understood
+├── StoreError          the examples that a device keeps cannot be used
+├── DeviceClosed        an application uses a device that it has closed
 ├── Diverged            training diverged
 ├── FleetRefused        the broker or the aggregator refuses this device
 ├── Implausible         a message that the device does not act upon (also a WireError)
@@ -51,12 +55,28 @@ class LimitError(StemshareError):
     """The device would need more than its caps."""
 
 
+class SensorError(StemshareError):
+    """What the profile limits, such as a temperature, cannot be read."""
+
+
 class CheckpointError(StemshareError):
     """The state folder cannot be used."""
 
 
 class TaskError(StemshareError):
     """A task cannot be made, restored or trained."""
+
+
+class SourceError(StemshareError):
+    """A source of examples cannot be opened, or is not what its settings say."""
+
+
+class StoreError(StemshareError):
+    """The examples that a device keeps cannot be used."""
+
+
+class DeviceClosed(StemshareError):
+    """An application uses a device that it has closed."""
 
 
 class Diverged(StemshareError):

@@ -1,11 +1,12 @@
 """Trains a model on random numbers and reports its speed and its peak memory.
 
     python -m firmware_sim.measure MODEL.tflite [--runtime NAME] [--threads N] [--steps N]
-        [--batch N] [--device]
+        [--batch N] [--device] [--prefix PREFIX.tflite] [--predict PREDICT.tflite]
 
 Run it in a process of its own: the peak is that of the whole process, as the kernel counts it.
 With --device the process does all that a device does in a round: it loads the agent, plays a game
-if the model learns from one, evaluates, writes and reads a checkpoint, and checks the signature and
+if the model learns from one, keeps a store of examples and answers beside training (with
+--predict), evaluates, writes and reads a checkpoint, and checks the signature and
 the plausibility of a θ_shared (`check_seconds`). The report is one line of JSON.
 """
 
@@ -24,12 +25,14 @@ import numpy as np
 
 from firmware_sim.probe import peak_memory_bytes, random_input
 from firmware_sim.tensor_spec import TensorSpec
+from firmware_sim.training.prefixed import load_model
 from firmware_sim.training.runtime import Model, runtime_version
 from firmware_sim.training.steps import take_batch
 
 if TYPE_CHECKING:
     from firmware_sim.playing.environments.atari import AtariGame
 
+_CACHE_BYTES = 2**20  # of examples, more than the store keeps in memory
 _KEY = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"  # of RFC 8032, 7.1
 
 
@@ -41,6 +44,8 @@ def measure(
     steps: int,
     batch: int | None = None,
     device: bool = False,
+    prefix: Path | None = None,
+    predict: Path | None = None,
 ) -> dict[str, object]:
     """Runs one inference, a warm-up step, then `steps` timed ones on the same batch.
 
@@ -48,17 +53,17 @@ def measure(
     """
     if device:
         # What the agent loads counts too.
-        import firmware_sim.device.build
-        import firmware_sim.device.options  # noqa: F401
+        import firmware_sim.device.assembly  # noqa: F401
         from firmware_sim.training.limits import return_freed_memory
 
         return_freed_memory()
     imported = peak_memory_bytes()
-    loaded = Model(model, runtime=runtime, threads=threads)
+    loaded = load_model(model, prefix, runtime=runtime, threads=threads)
     game = _game(loaded) if device else None
     if device:  # a device that was killed starts from its checkpoint
         loaded.use_random_stream(1)
         _checkpoint(loaded, restore=True)
+    stream = _Stream(loaded, predict, prefix) if predict else None
     x = random_input(np.random.default_rng(0), loaded.inputs("infer")["x"])
     answer = loaded.call("infer", x=x)["output"]
     rng = np.random.default_rng(0)
@@ -80,9 +85,13 @@ def measure(
             loaded.call("sync_target")
         _evaluate(loaded)
         _checkpoint(loaded)
+        if stream is not None:
+            stream.renew(loaded)
     checked = _check_shared(loaded) if device else None
     if game is not None:
         game.close()
+    if stream is not None:
+        stream.close()
     return {
         "runtime": loaded.runtime,
         "runtime_version": runtime_version(loaded.runtime),
@@ -94,6 +103,39 @@ def measure(
         "start_bytes": imported,
         "peak_bytes": peak_memory_bytes(),
     }
+
+
+class _Stream:
+    """A store as large as any with its caches filled, and answers beside training."""
+
+    def __init__(self, model: Model, predict: Path, prefix: Path | None) -> None:
+        from firmware_sim.bundle.target import Target
+        from firmware_sim.predicting.predictor import Predictor
+        from firmware_sim.store.size import MOST_SLOTS, Size
+        from firmware_sim.store.spec import ExampleSpec
+        from firmware_sim.store.store import Store
+        from firmware_sim.tasks import open_stream  # noqa: F401
+
+        specs = {name: spec.of_one for name, spec in model.inputs("accumulate").items()}
+        spec = ExampleSpec(specs["x"], specs.get("y"))
+        rng = np.random.default_rng(0)
+        self._predictor = Predictor(
+            predict, Target("numbers"), prefix=prefix, runtime=model.runtime
+        )
+        self._folder = tempfile.TemporaryDirectory()
+        self._store = Store(Path(self._folder.name), spec, Size(MOST_SLOTS, 256, 2**20))
+        for _ in range(max(2, min(64, _CACHE_BYTES // spec.size))):
+            row = {name: random_input(rng, one) for name, one in specs.items()}
+            self._store.add(row["x"], row.get("y"))
+        self.renew(model)
+        self._predictor.predict(random_input(rng, specs["x"]))
+
+    def renew(self, model: Model) -> None:
+        self._predictor.renew(model.call("get_state"))
+
+    def close(self) -> None:
+        self._store.close()
+        self._folder.cleanup()
 
 
 def _checkpoint(model: Model, *, restore: bool = False) -> None:
@@ -176,6 +218,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--device", action="store_true")
+    parser.add_argument("--prefix", type=Path)
+    parser.add_argument("--predict", type=Path)
     args = parser.parse_args()
     report = measure(
         args.model,
@@ -184,6 +228,8 @@ def main() -> None:
         steps=args.steps,
         batch=args.batch,
         device=args.device,
+        prefix=args.prefix,
+        predict=args.predict,
     )
     print(json.dumps(report))
 

@@ -8,14 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from firmware_sim.bundle.manifest import FileEntry, Inputs, Manifest, Measured, not_described, parse
+import numpy as np
+
+from firmware_sim.bundle.manifest import (
+    FEATURES,
+    FileEntry,
+    Inputs,
+    Manifest,
+    Measured,
+    not_described,
+    parse,
+)
 from firmware_sim.errors import BundleError
+from firmware_sim.tensor_spec import TensorSpec
 
 MANIFEST = "manifest.json"
 MODEL = "model.tflite"
 SLICE = "shared.onnx"
 INFER = "infer.tflite"
+PREFIX = "prefix.tflite"  # in bundles whose branch begins with frozen layers
 FILES = (MODEL, SLICE, INFER)
+PREDICT = "predict.tflite"  # of branches that learn from examples
+BRANCH = "branch.safetensors"  # for `toolkit checkout`; a device neither has nor loads it
 _MANIFEST_LIMIT = 4 * 2**20  # bytes
 
 
@@ -39,18 +53,50 @@ class Bundle:
         return self.folder / INFER
 
     @property
+    def predict(self) -> Path:
+        """The program that answers beside training."""
+        if PREDICT not in self.manifest.files:
+            raise BundleError(
+                f"the bundle at {self.folder} has no {PREDICT}, which answers while a device "
+                "trains; export it again."
+            )
+        return self.folder / PREDICT
+
+    @property
+    def branch(self) -> Path | None:
+        """The branch itself, checked; None where it cannot be stored, or on a device."""
+        entry, path = self.manifest.files.get(BRANCH), self.folder / BRANCH
+        if entry is None or not path.exists():
+            return None
+        _check_file(path, entry)
+        return path
+
+    @property
+    def prefix(self) -> Path | None:
+        return self.folder / PREFIX if self.manifest.prefix else None
+
+    @property
     def model_digest(self) -> str:
         """The digest that checkpoints belong to."""
         return self.manifest.files[MODEL].sha256
 
     @property
     def training_inputs(self) -> Inputs:
-        """What `train` takes, by name."""
+        """What a device trains on, by name: examples, also where `train` takes features of them."""
         if "train" not in self.manifest.signatures:
             raise BundleError(
                 f"the manifest of {self.folder} does not say what its training takes."
             )
-        return self.manifest.signatures["train"]
+        takes, one = self.manifest.signatures["train"], self.manifest.branch.input
+        if self.manifest.prefix is None:
+            return takes
+        example = np.dtype(one.dtype)
+        return {
+            name.removesuffix(FEATURES): TensorSpec((spec.shape[0], *one.shape), example)
+            if name.endswith(FEATURES)
+            else spec
+            for name, spec in takes.items()
+        }
 
     @property
     def measured(self) -> Measured:
@@ -67,9 +113,16 @@ def open_bundle(folder: Path) -> Bundle:
     if not folder.is_dir():
         raise BundleError(f"there is no bundle at {folder}; `toolkit export` writes one.")
     manifest = parse(_read_json(folder / MANIFEST), folder / MANIFEST)
-    for name in FILES:
+    for name in files_of(manifest):
         _check_file(folder / name, manifest.files.get(name))
     return Bundle(folder, manifest)
+
+
+def files_of(manifest: Manifest) -> tuple[str, ...]:
+    """The names of all files that a device has of a bundle."""
+    prefix = (PREFIX,) if manifest.prefix else ()
+    predict = (PREDICT,) if PREDICT in manifest.files else ()
+    return *FILES, *prefix, *predict
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -77,9 +130,9 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
-def file_entry(path: Path, **requantised: Any) -> FileEntry:
+def file_entry(path: Path) -> FileEntry:
     """Describes a file of a bundle that is being written."""
-    return FileEntry(path.stat().st_size, file_digest(path), requantised)
+    return FileEntry(path.stat().st_size, file_digest(path))
 
 
 def file_digest(path: Path) -> str:

@@ -1,11 +1,13 @@
 """Adopts θ_shared: judged before it is believed, and measured after it is set.
 
-The score has collapsed if, with accuracy a on the held-out data now and g with the last good one,
+The score has collapsed if, with quality a on the held-out data now and g with the last good one,
 
     a < g / 2   and   g - a > 0.15
 
-Honest rounds of unequal devices cost far less; a forged or spoilt θ_shared leaves chance. Only
-accuracies are compared: the points of a few games differ as much by luck. A device says that its
+The quality is the accuracy of classes, and of numbers R², the part of their variance that is
+explained (`firmware_sim.tasks.measures`). Honest rounds of unequal devices cost far less; a forged
+or spoilt θ_shared leaves chance. The points of a few games differ as much by luck, and are not
+compared. A device says that its
 score has collapsed, and keeps the last good θ_shared in its checkpoints. With `guard` it returns
 to that one at once, trains from it, and sends nothing in this round: Δ from another θ than the one
 that the aggregator has would be no update of it.
@@ -21,6 +23,7 @@ from broker.protocol.messages import AggregatorState, Shared
 from broker.protocol.quantisation import widened
 from firmware_sim.device.plausibility import Plausibility, Scale
 from firmware_sim.errors import Implausible
+from firmware_sim.tasks.measures import quality
 from firmware_sim.training.rounds import Rounds
 
 KEPT_PART = 0.5
@@ -58,17 +61,17 @@ class Adoption:
         trusted = self._rounds.trusted
         self._learner.adopt(shared.tensors)
         scores = self._rounds.evaluate(shared.round, last=shared.last)
-        if not has_collapsed(scores, trusted.accuracy if trusted.run == shared.run else None):
-            accuracy = scores.get("accuracy")
-            self._plausibility.adopted(shared, self._learner.shared(), state, accuracy)
+        if not has_collapsed(scores, trusted.quality if trusted.run == shared.run else None):
+            own = self._learner.shared()
+            self._plausibility.adopted(shared, own, state, quality(scores))
             return scores, True
         self.collapses += 1
         self._log.event(
             "score_collapsed",
             round=shared.round,
-            accuracy=scores["accuracy"],
+            quality=quality(scores),
             good_round=trusted.round,
-            good_accuracy=trusted.accuracy,
+            good_quality=trusted.quality,
             guard=self._guard,
         )
         if self._guard:
@@ -78,8 +81,8 @@ class Adoption:
 
 
 def has_collapsed(scores: Mapping[str, float], good: float | None) -> bool:
-    """Returns whether these scores have collapsed, `good` being the accuracy before."""
-    accuracy = scores.get("accuracy")
-    if accuracy is None or good is None:
+    """Returns whether these scores have collapsed, `good` being the quality before."""
+    now = quality(scores)
+    if now is None or good is None:
         return False
-    return accuracy < KEPT_PART * good and good - accuracy > LEAST_LOSS
+    return now < KEPT_PART * good and good - now > LEAST_LOSS

@@ -11,21 +11,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from broker.errors import WireError
 from broker.log import Log
-from broker.metrics import metrics_text
-from broker.protocol.messages import (
-    DeviceState,
-    Reason,
-    Shared,
-    Update,
-    from_bytes,
-    to_bytes,
-)
+from broker.protocol.messages import Reason, Shared, Update, from_bytes, to_bytes
 from broker.protocol.quantisation import widened
 from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics
@@ -35,21 +26,13 @@ from firmware_sim.device.adoption import Adoption
 from firmware_sim.device.compression import Compression
 from firmware_sim.device.fleet_view import FleetView
 from firmware_sim.device.ignored import Ignored
-from firmware_sim.device.refusals import Refusals
+from firmware_sim.device.publisher import Publisher
+from firmware_sim.device.refusals import GO_ON, Refusals
 from firmware_sim.errors import FleetRefused
+from firmware_sim.steering.steering import Steering
 from firmware_sim.training.checkpoint import Checkpoint
-from firmware_sim.training.rounds import Rounds
+from firmware_sim.training.rounds import RoundOver, Rounds
 
-# The update came at the wrong time; the device continues from the newest θ_shared. Any other
-# refusal is caused by this device and would be repeated.
-_GO_ON = {
-    Reason.EARLY,
-    Reason.LATE,
-    Reason.FOREIGN,
-    Reason.REPLAYED,
-    Reason.SECOND,
-    Reason.FINISHED,
-}
 _WAIT = 1.0  # seconds; the longest wait for one message
 _ASK_SECONDS = 3.0  # after joining, before a device asks for θ_shared
 _FLUSH = 3.0  # seconds
@@ -69,15 +52,17 @@ class Agent:
         topics: Topics,
         limit: int,
         log: Log,
-        about: Mapping[str, Any],
+        publish: Publisher,
+        steering: Steering,
         compression: Compression,
+        sent: Slice | None = None,  # what it trains of `shared`; if nothing, it is a receiver
         key: bytes | None = None,
         guard: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """With `key` it believes only signed messages; for `guard` see `adoption.py`."""
         self._device = device
-        self._slice = shared
+        self._sent = shared if sent is None else sent
         self._rounds = rounds
         self._learner = rounds.learner
         self._channel = channel
@@ -88,7 +73,8 @@ class Agent:
         self._clock = clock
         self._patience = min(_WAIT, rounds.plan.resend_seconds)
         self._first_patience = min(_ASK_SECONDS, rounds.plan.resend_seconds)
-        self._birth = DeviceState.birth(device, shared, about, instance=secrets.token_hex(8))
+        self._publish = publish
+        self._steering = steering
         self._known_aggregator = ""  # the instance that has seen our birth
         self._adoption = Adoption(rounds, log, guard=guard)
         self._view = FleetView(
@@ -100,16 +86,18 @@ class Agent:
             judge=self._adoption.judge,
             clock=clock,
         )
-        self._has_key = key is not None
         self._ignored = Ignored(log, clock)
         self._refusals = Refusals()  # of the birth
         self._linked = False
         self._run = ""  # of the checkpoint
         self._unanswered = b""  # the update that waits for its verdict
         self._after: tuple[str, int] | None = None  # run and round of the last update
+        self._training: tuple[str, int] | None = None  # run and round that is being trained
+        rounds.idle, rounds.waits.tell = self._idle, self._tell
 
     def run(self) -> dict[str, float]:
         """Takes part until the last round; returns the final scores."""
+        self._steering.check()
         left = self._rounds.resume()
         self._run = left.run if left else ""
         shared = self._next_shared()
@@ -125,8 +113,7 @@ class Agent:
 
     def leave(self) -> None:
         """Announces that the device leaves, so that no round waits for it."""
-        gone = to_bytes(DeviceState(device=self._device, online=False))
-        self._channel.publish(self._topics.state(self._device), gone, retain=True)
+        self._publish.gone()
         self._channel.transport.flush(_FLUSH if self._linked else _SHORT_FLUSH)
 
     def close(self) -> None:
@@ -137,8 +124,8 @@ class Agent:
     def _train(self, shared: Shared, left: Checkpoint | None) -> bytes:
         """Trains the round that starts from `shared`; the update is durable when this returns.
 
-        Returns nothing if the device does not send what it has learnt: it did not start from
-        `shared`, and Δ from another θ would be no update of it.
+        Returns nothing if the device does not send what it has learnt: it is a receiver, or it did
+        not start from `shared`, and Δ from another θ would be no update of it.
         """
         assert self._view.aggregator is not None
         exchange, run, number = self._view.aggregator.exchange, shared.run, shared.round
@@ -154,14 +141,23 @@ class Agent:
             scores, adopted = self._adoption.adopt(shared, self._view.aggregator)
             base, done = self._learner.shared(), 0
         self._compression.enter(run)
-        loss = self._rounds.train(run=run, round=number, exchange=exchange, base=base, done=done)
+        self._training = run, number
+        try:
+            loss = self._rounds.train(
+                run=run, round=number, exchange=exchange, base=base, done=done
+            )
+        except RoundOver:
+            self._learner.learnt(base, exchange)  # not sent
+            return b""
+        finally:
+            self._training = None
         learnt = self._learner.learnt(base, exchange)
-        if not adopted:
+        if not adopted or not self._sent.tensors:
             self._after = run, number
             self._rounds.save(run=run, round=number, done=self._rounds.plan.steps)
             self._publish_metrics(round=number, train_loss=loss, **scores)
             return b""
-        everything = shared.fingerprint == self._slice.fingerprint
+        everything = shared.fingerprint == self._sent.fingerprint
         update = to_bytes(
             Update(
                 device=self._device,
@@ -170,7 +166,7 @@ class Agent:
                 nonce=secrets.token_hex(16),
                 samples=self._learner.task.samples,
                 exchange=exchange,
-                fingerprint=self._slice.fingerprint,
+                fingerprint=self._sent.fingerprint,
                 encoding=self._compression.encoding,
                 tensors=self._compression.compress(
                     learnt, device=self._device, round=number, everything=everything
@@ -199,7 +195,7 @@ class Agent:
         self._unanswered = b""
 
     def _answered(self, update: Update, refusals: Refusals) -> bool:
-        verdict, shared = self._view.verdict, self._view.shared
+        verdict = self._view.verdict
         if verdict is not None and verdict.nonce == update.nonce:
             self._view.verdict = None
             if verdict.accepted:
@@ -208,18 +204,11 @@ class Agent:
             if verdict.reason == Reason.EARLY:  # θ_shared was forged, or a backup was restored
                 self._view.forget_shared()
                 self._after = None
-            if verdict.reason in _GO_ON:
+            if verdict.reason in GO_ON:
                 return True
             if refusals.refused():
                 raise FleetRefused(f"the aggregator refused an update: {verdict.text}")
-        return shared is not None and not self._is_open(update.run, update.round, shared)
-
-    def _is_open(self, run: str, round: int, shared: Shared) -> bool:
-        """Whether an update for that round can still count, now that there is `shared`."""
-        if shared.run != run or shared.last:
-            return False
-        assert self._view.aggregator is not None
-        return self._view.aggregator.mode == "async" or shared.round <= round
+        return not self._view.is_open(update.run, update.round)
 
     def _finish(self, shared: Shared) -> dict[str, float]:
         assert self._view.aggregator is not None
@@ -249,29 +238,20 @@ class Agent:
                 if self._view.lacks_shared:
                     self._adoption.asked()
                 asked, first = self._clock(), False
-                if not reported and (reason := self._why_nothing_comes()):
-                    self._log.event("waiting", reason=reason)
+                why = self._view.why_nothing_comes(unsigned=self._ignored.unsigned)
+                if why and not reported:
+                    self._log.event("waiting", reason=why)
                     reported = True
 
     def _patience_with(self, refusals: Refusals) -> float:
         """Seconds until the device asks again; a refusal is to be confirmed soon."""
         return self._first_patience if refusals.pending else self._rounds.plan.resend_seconds
 
-    def _why_nothing_comes(self) -> str:
-        if self._has_key and self._view.aggregator is None and self._ignored.unsigned:
-            return "the aggregator does not sign with the fleet's key; start it with --signing-key."
-        if self._view.joined and self._view.lacks_shared:
-            return "joined, but the broker has delivered no θ_shared; asked the aggregator for it."
-        status = self._view.aggregator.status if self._view.aggregator else "offline"
-        return {
-            "offline": "the fleet has no aggregator at the moment.",
-            "finished": "the fleet has finished without this device; waiting for a new run.",
-        }.get(status, "")
-
     def _is_next(self, shared: Shared) -> bool:
         if shared.last:  # of a run of this device, not a retained message of an older one
             return self._view.joined or shared.run == self._run
-        if not self._view.joined:
+        # One that cannot train at the moment takes the θ_shared that is the newest when it can.
+        if not self._view.joined or not self._rounds.waits.may_begin():
             return False
         return self._after is None or shared.run != self._after[0] or shared.round > self._after[1]
 
@@ -301,9 +281,12 @@ class Agent:
     def _learn_from(self, topic: str, payload: bytes) -> None:
         was_joined, last_join = self._view.joined, self._view.join
         try:
+            if answer := self._steering.take(topic, payload):
+                self._publish.answer(answer)
             self._view.take(topic, payload)
         except WireError as error:
             self._ignored.count(topic, error)
+        self._steering.check()
         join, aggregator = self._view.join, self._view.aggregator
         if aggregator and aggregator.status == "online" and self._is_new(aggregator.instance):
             self._announce()  # not every broker has given it the retained birth
@@ -330,12 +313,29 @@ class Agent:
         Not every broker delivers retained messages to a subscription with a wildcard.
         """
         self._refusals.asked()
-        birth = replace(self._birth, asks=self._view.lacks_shared)
-        self._channel.publish(self._topics.state(self._device), to_bytes(birth), retain=True)
+        self._publish.birth(asks=self._view.lacks_shared)
+
+    def _idle(self, seconds: float) -> None:
+        """Takes part in everything but training; a fleet that has finished ends the wait."""
+        self._look(seconds)
+        if self._view.shared is not None and self._view.shared.last:
+            self._check_open()
+
+    def _tell(self) -> None:
+        """Publishes that training waits and why, or that it goes on."""
+        self._announce()
+        self._publish_metrics()
+        if self._rounds.waits.told is None:
+            self._check_open()
+
+    def _check_open(self) -> None:
+        """Raises `RoundOver` if nobody waits any more for the round that is being trained."""
+        if self._training and not self._view.is_open(*self._training):
+            raise RoundOver
 
     def _send(self) -> None:
         if self._unanswered:
-            self._channel.publish(self._topics.update(self._device), self._unanswered)
+            self._publish.update(self._unanswered)
 
     def _publish_metrics(self, **values: float) -> None:
         values |= {
@@ -343,5 +343,4 @@ class Agent:
             "ignored_implausible": self._ignored.implausible,
             "score_collapsed": self._adoption.collapses,
         }
-        text = metrics_text({f"device_{name}": value for name, value in values.items()})
-        self._channel.publish(self._topics.metrics(self._device), text.encode(), retain=True)
+        self._publish.metrics(values)

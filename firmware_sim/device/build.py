@@ -19,11 +19,17 @@ from broker.transport.transport import Will
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.agent import Agent
 from firmware_sim.device.compression import Compression
+from firmware_sim.device.publisher import Publisher
+from firmware_sim.steering.steering import Steering
 from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.learner import Learner
+from firmware_sim.training.pace import sets_limits
+from firmware_sim.training.prefixed import open_model
 from firmware_sim.training.rounds import Plan, Rounds
-from firmware_sim.training.runtime import Model, runtime_for
+from firmware_sim.training.runtime import runtime_for
+from firmware_sim.training.sensors import Pace
 from firmware_sim.training.task import Task
+from firmware_sim.training.waiting import Gate, Waits, lacking
 
 
 def make_rounds(
@@ -43,16 +49,29 @@ def make_rounds(
     """Loads the bundle's model and prepares rounds of training, with checkpoints in `state`.
 
     By default the runtime is the one that the bundle was made for, and threads are the profile's.
+    Training waits as the profile says, and while the task lacks examples.
     """
-    model = Model(
-        bundle.model,
+    manifest = bundle.manifest
+    profile = manifest.profile
+    gates: list[Gate] = [lacking(task.waits_for)]
+    if sets_limits(profile):
+        gates.append(Pace(profile, log, clock=clock))
+    model = open_model(
+        bundle,
         runtime=runtime_for(bundle, runtime),
-        threads=threads or bundle.manifest.profile.threads,
+        threads=threads or profile.threads,
     )
     checkpoints = Checkpoints(state, device=device, bundle=bundle.model_digest)
-    learner = Learner(model, task, bundle.manifest.shared, device=device)
+    learner = Learner(model, task, manifest.shared, sent=manifest.sent, device=device)
     return Rounds(
-        learner, checkpoints, plan, log, clock=clock, cap_reached=cap_reached, alive=alive
+        learner,
+        checkpoints,
+        plan,
+        log,
+        clock=clock,
+        cap_reached=cap_reached,
+        alive=alive,
+        waits=Waits(log, duty_cycle=profile.duty_cycle, gates=gates, clock=clock),
     )
 
 
@@ -67,13 +86,16 @@ def make_agent(
     log: Log,
     about: Mapping[str, Any] | None = None,
     encoding: str = "float32",
+    sent: Slice | None = None,
     key: bytes | None = None,
     guard: bool = False,
+    vitals: Callable[[], Mapping[str, float]] = dict,
     clock: Callable[[], float] = time.monotonic,
 ) -> Agent:
     """Connects a device that trains `rounds` to its fleet; `limit` is the largest message.
 
-    With `key` it believes only what the holder has signed.
+    `sent` are the shared tensors that it trains, by default all of them.
+    With `key` it believes only what the holder has signed; `vitals` are numbers to publish.
     """
     gone = to_bytes(DeviceState(device=device, online=False))
     channel = open_channel(
@@ -82,6 +104,8 @@ def make_agent(
         will=Will(topics.state(device), gone),
         limit=limit,
     )
+    steering = Steering(device, rounds.folder, topics, key=key)
+    rounds.waits.gates = (steering, *rounds.waits.gates)
     return Agent(
         device=device,
         shared=shared,
@@ -90,8 +114,19 @@ def make_agent(
         topics=topics,
         limit=limit,
         log=log,
-        about=about or {},
+        publish=Publisher(
+            device,
+            shared,
+            about or {},
+            sent=sent,
+            channel=channel,
+            topics=topics,
+            waits=rounds.waits,
+            vitals=vitals,
+        ),
+        steering=steering,
         compression=Compression(encoding, rounds.residual),
+        sent=sent,
         key=key,
         guard=guard,
         clock=clock,

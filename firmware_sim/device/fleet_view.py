@@ -65,6 +65,26 @@ class FleetView:
         mine = self.aggregator and self.join and self.join.run == self.aggregator.run
         return bool(mine and self.join and self.join.accepted)
 
+    def is_open(self, run: str, round: int) -> bool:
+        """Whether an update for that round can still count, as far as is known."""
+        shared = self.shared
+        if shared is None or self.aggregator is None:
+            return True
+        if shared.run != run or shared.last:
+            return False
+        return self.aggregator.mode == "async" or shared.round <= round
+
+    def why_nothing_comes(self, *, unsigned: int) -> str:
+        """Returns why the device has no θ_shared to train from, of `unsigned` messages so many."""
+        if self._key is not None and self.aggregator is None and unsigned:
+            return "the aggregator does not sign with the fleet's key; start it with --signing-key."
+        if self.joined and self.lacks_shared:
+            return "joined, but the broker has delivered no θ_shared; asked the aggregator for it."
+        return {
+            "offline": "the fleet has no aggregator at the moment.",
+            "finished": "the fleet has finished without this device; waiting for a new run.",
+        }.get(self.aggregator.status if self.aggregator else "offline", "")
+
     def take(self, topic: str, payload: bytes) -> None:
         """Stores what a message says; raises `WireError` if it is not to be believed."""
         topics, device, key = self._topics, self._device, self._key

@@ -7,14 +7,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import get_args
 
 from broker.log import Log
 from broker.transport.options import add_link_options, add_simulation_options
-from firmware_sim.device.make_task import GAMES, TASKS, TaskOptions
+from firmware_sim.device.make_task import GAMES, STREAM, TASKS, TaskOptions
 from firmware_sim.errors import CAP_REACHED
+from firmware_sim.normalisation import How
 from firmware_sim.packs.options import add_pack_options, options_of
 from firmware_sim.playing.options import DqnOptions, usual_options
 from firmware_sim.playing.player import game_of
+from firmware_sim.store.retention import POLICIES
+from firmware_sim.tasks.anomaly import QUANTILE
 from firmware_sim.training.random_streams import stream_number
 from firmware_sim.training.rounds import Plan, mini_batches
 from firmware_sim.training.runtime import RUNTIMES
@@ -42,7 +46,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--bundle", type=Path, metavar="DIR", help="folder from `toolkit export`")
-    add("--task", choices=TASKS, help="what to train on")
+    add("--task", choices=(*TASKS, STREAM), help="what to train on")
     add("--state", type=Path, metavar="DIR", help="where checkpoints are kept")
     add("--check", action="store_true", help="only say what is whole in --state; changes nothing")
     add("--salvage", action="store_true", help="put a damaged checkpoint aside; says what is lost")
@@ -51,7 +55,12 @@ def arguments() -> argparse.ArgumentParser:
     add("--isolated", action="store_true", help="train alone, without a broker")
     add("--steps", type=positive, default=100, metavar="N", help="mini-batches in a round (100)")
     add("--rate", type=rate, metavar="R", help="part of --steps to train (default: the profile's)")
-    add("--rounds", type=positive, default=10, metavar="N", help="number with --isolated (10)")
+    add(
+        "--rounds",
+        type=positive,
+        metavar="N",
+        help="number with --isolated (10; of a stream without end)",
+    )
     add("--data", type=Path, metavar="PATH", help="npz: the file; cifar10: the folder")
     add(
         "--share",
@@ -60,6 +69,15 @@ def arguments() -> argparse.ArgumentParser:
         metavar="A:B",
         help="part of the training data that this device holds, as 0:0.2 (default all)",
     )
+    add(
+        "--anomaly-quantile",
+        type=float,
+        default=QUANTILE,
+        metavar="Q",
+        help="autoencoders: examples with a reconstruction error above this quantile of that on "
+        "the test set are anomalous (default %(default)g)",
+    )
+    _add_stream_options(parser)
     _add_game_options(parser)
     add("--seed", type=int, help="of the order of the data and of the play (default: from --id)")
     add("--evaluate-every", type=positive, default=1, metavar="N", help="rounds (default 1)")
@@ -100,6 +118,35 @@ def arguments() -> argparse.ArgumentParser:
     add_link_options(parser, usual_part_bytes="within the profile's packet_limit_kib")
     add_simulation_options(parser)
     return parser
+
+
+def _add_stream_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("examples that come while it runs (--task stream)").add_argument
+    add("--source", metavar="SPEC", help="FILE.py:FUNCTION, csv:PATH, mqtt:TOPIC, folder:DIR, …")
+    add("--source-config", type=Path, metavar="FILE", help="TOML file with the source's settings")
+    add(
+        "--normalise",
+        choices=get_args(How),
+        default="bundle",
+        help="each channel by the bundle's mean and deviation if it has them, by those that the "
+        "device learns from what it sees, or not at all (default %(default)s)",
+    )
+    add(
+        "--store-keep",
+        choices=tuple(POLICIES),
+        default="newest",
+        help="which examples stay when the store is full (default %(default)s)",
+    )
+    add(
+        "--label-hours",
+        type=seconds,
+        default=24.0,
+        metavar="H",
+        help="how long an example waits for its label (default %(default)g)",
+    )
+    add("--show-store", action="store_true", help="only say which examples --state holds")
+    add("--export-store", type=Path, metavar="FILE", help="only write them to an .npz file")
+    add("--erase-store", action="store_true", help="only erase them")
 
 
 def _add_game_options(parser: argparse.ArgumentParser) -> None:
@@ -146,6 +193,8 @@ def read_options(
         parser.error("say --fleet NAME and --id ID, or --isolated to train without a fleet")
     if (args.latency_ms or args.loss) and not args.simulate_link:
         parser.error("--latency-ms and --loss need --simulate-link")
+    if args.source and args.task != STREAM:
+        parser.error(f"--source needs --task {STREAM}")
     args.id = args.id or "device"
     if args.seed is None:
         args.seed = stream_number(args.id)
@@ -155,7 +204,9 @@ def read_options(
 def task_options(args: argparse.Namespace) -> TaskOptions:
     return TaskOptions(
         data=args.data,
+        features_folder=args.state,
         share=args.share,
+        anomaly_quantile=args.anomaly_quantile,
         seed=args.seed,
         game=args.game,
         sticky=args.sticky,

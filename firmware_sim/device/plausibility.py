@@ -100,7 +100,7 @@ class Plausibility:
         shared: Shared,
         tensors: Tensors,
         state: AggregatorState,
-        accuracy: float | None = None,
+        quality: float | None = None,
     ) -> None:
         """Continues the history with a θ_shared that was adopted and found good."""
         trusted = self._trusted
@@ -113,8 +113,8 @@ class Plausibility:
         else:
             trusted.jumps = {}
         trusted.run, trusted.round, trusted.tensors = shared.run, shared.round, tensors
-        if accuracy is not None:
-            trusted.accuracy = accuracy
+        if quality is not None:
+            trusted.quality = quality
         self._refused, self._doublings = False, 0
 
     def asked(self) -> None:

@@ -6,7 +6,19 @@ answer to the same question, so a device asks again, and an acceptance makes it 
 
 from __future__ import annotations
 
+from broker.protocol.messages import Reason
+
 MOST = 3  # refusals, each after asking
+# The update came at the wrong time; the device continues from the newest θ_shared. Any other
+# refusal is caused by this device and would be repeated.
+GO_ON = {
+    Reason.EARLY,
+    Reason.LATE,
+    Reason.FOREIGN,
+    Reason.REPLAYED,
+    Reason.SECOND,
+    Reason.FINISHED,
+}
 
 
 class Refusals:

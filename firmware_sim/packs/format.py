@@ -25,7 +25,7 @@ from broker.errors import NameRefused, TransportError
 from broker.protocol.ed25519 import KEY_BYTES, SIGNATURE_BYTES, is_signed
 from broker.protocol.topics import check_name
 from broker.transport.address import parse_address
-from firmware_sim.bundle.reader import FILES, MANIFEST, MODEL
+from firmware_sim.bundle.reader import FILES, MANIFEST, MODEL, PREDICT, PREFIX
 from firmware_sim.errors import PackError
 
 FORMAT = 1  # of the pack; readers refuse any other
@@ -36,13 +36,16 @@ CREDENTIAL_FILES = ("ca.pem", "certificate.pem", "key.pem", "password")
 AGGREGATOR_KEY = "aggregator.pub"  # whose signature the device believes
 _KIB, _MIB = 2**10, 2**20
 INDEX_LIMIT = 64 * _KIB
-# The most bytes of each file. A pack has exactly these files, in this order; the last one may be
-# missing.
+# The most bytes of each file. A pack has exactly these files, in this order; the optional ones may
+# be missing.
 LIMITS = {
     f"{BUNDLE}/{MANIFEST}": 4 * _MIB,
-    **{f"{BUNDLE}/{name}": 512 * _MIB for name in FILES},
+    **{f"{BUNDLE}/{name}": 512 * _MIB for name in (*FILES, PREFIX, PREDICT)},
     **{f"{CREDENTIALS}/{name}": 64 * _KIB for name in (*CREDENTIAL_FILES, AGGREGATOR_KEY)},
 }
+OPTIONAL = frozenset(
+    {f"{BUNDLE}/{PREFIX}", f"{BUNDLE}/{PREDICT}", f"{CREDENTIALS}/{AGGREGATOR_KEY}"}
+)
 HIGHEST_VERSION = 2**53  # all readers of JSON represent whole numbers exactly up to here
 BLOCK = 512  # bytes; a tar file consists of such blocks
 END = bytes(2 * BLOCK)
@@ -128,7 +131,7 @@ def parse_index(text: bytes) -> Index:
         good = False
     if not good:
         raise PackError("the pack's index does not state what it must.")
-    if list(files) not in (list(LIMITS), list(LIMITS)[:-1]):
+    if list(files) != [name for name in LIMITS if name in files or name not in OPTIONAL]:
         raise PackError("the pack holds other files than a pack has.")
     for name, entry in files.items():
         if not _is_number(entry.bytes, 0, LIMITS[name]):

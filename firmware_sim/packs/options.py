@@ -30,7 +30,17 @@ _BROUGHT = (
 )
 # A pack cannot set where it is kept, which key is trusted, which files are taken, and that nothing
 # is trained.
-_OF_THE_MACHINE = ("pack", "trust", "state", "allow_readable_keys", "check", "salvage")
+_OF_THE_MACHINE = (
+    "pack",
+    "trust",
+    "state",
+    "allow_readable_keys",
+    "check",
+    "salvage",
+    "show_store",
+    "export_store",
+    "erase_store",
+)
 
 
 def add_pack_options(parser: argparse.ArgumentParser) -> None:

@@ -79,6 +79,9 @@ class DqnTask:
     def samples(self) -> int:
         return len(self.replay)
 
+    def waits_for(self) -> str:
+        return ""
+
     @property
     def steps_taken(self) -> int:
         """Actions taken so far, those before a restart included; tests do not count."""

@@ -52,7 +52,7 @@ class Trusted:
 
     run: str = ""
     round: int = 0
-    accuracy: float | None = None  # with it, on the held-out data, if that was measured
+    quality: float | None = None  # with it, on the held-out data, if that was measured
     jumps: dict[str, list[float]] = field(default_factory=dict)  # of each tensor, the newest last
     tensors: Tensors = field(default_factory=dict)
 
@@ -134,7 +134,10 @@ class Checkpoints:
         # A copy: it outlives the checkpoint, whose tensors are views into one large block.
         kept = below(_RESIDUAL, stored.tensors)
         self.residual.tensors = {name: value.copy() for name, value in kept.items()}
-        vars(self.trusted).update(fields.get("trusted", {}))
+        trusted = dict(fields.get("trusted", {}))
+        if "accuracy" in trusted:  # as earlier versions call it
+            trusted["quality"] = trusted.pop("accuracy")
+        vars(self.trusted).update(trusted)
         good = below(_TRUSTED, stored.tensors)
         self.trusted.tensors = {name: value.copy() for name, value in good.items()}
         return Checkpoint(

@@ -19,13 +19,19 @@ STEP = "optimizer/step"  # the tensor that counts the steps of training
 class Learner:
     """Trains from a given θ_shared, and returns what it learnt."""
 
-    def __init__(self, model: Model, task: Task, shared: Slice, *, device: str) -> None:
-        """`device` makes the random numbers of dropout differ from those of other devices."""
+    def __init__(
+        self, model: Model, task: Task, shared: Slice, *, device: str, sent: Slice | None = None
+    ) -> None:
+        """`device` makes the random numbers of dropout differ from those of other devices.
+
+        `sent` are the shared tensors that it trains; the fleet only gives the others.
+        """
         self.model = model
         self._device = device
         model.use_random_stream(stream_number(device))
         self.task = task
         self._shared = shared
+        self._sent = frozenset(t.name for t in (shared if sent is None else sent).tensors)
 
     def fits(self, tensors: Tensors) -> bool:
         """Whether this θ_shared has every tensor of the slice, and only finite numbers."""
@@ -53,8 +59,10 @@ class Learner:
     def learnt(self, base: Tensors, exchange: str) -> Tensors:
         """Returns, since θ_shared was `base`, Δ = θ_shared - base or dθ_shared = Σ ∂L/∂θ_shared."""
         if exchange == "gradient":
-            return self.model.call("apply")
-        return {name: value - base[name] for name, value in self.shared().items()}
+            found = self.model.call("apply")
+            return {name: value for name, value in found.items() if name in self._sent}
+        now = self.shared()
+        return {name: now[name] - base[name] for name in now if name in self._sent}
 
     def evaluate(self) -> dict[str, float]:
         return self.task.evaluate(self.model)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from firmware_sim.bundle.manifest import Manifest, Tensor
-from firmware_sim.bundle.reader import Bundle
+from firmware_sim.bundle.reader import Bundle, files_of
 from firmware_sim.errors import BundleError, LimitError
 from firmware_sim.probe import memory_bytes, peak_memory_bytes
 from profiles import load_profile
@@ -119,7 +119,7 @@ def stored_bytes(manifest: Manifest) -> int:
     A checkpoint holds the state, the θ_shared at the start of the round, the last good one, the
     residual of rounding and an update.
     """
-    files = sum(entry.bytes for entry in manifest.files.values())
+    files = sum(entry.bytes for name, entry in manifest.files.items() if name in files_of(manifest))
     state = _float32_bytes(manifest.tensors)
     shared = _float32_bytes(t for t in manifest.tensors if t.shared)
     return files + 2 * (state + 4 * shared + _FILE_OVERHEAD)

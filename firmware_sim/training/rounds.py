@@ -6,12 +6,16 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from broker.log import Log
 from broker.protocol.slice import Tensors
-from firmware_sim.errors import CapReached, Diverged, Stopped
+from firmware_sim.errors import CapReached, CheckpointError, Diverged, Stopped
 from firmware_sim.training.checkpoint import Checkpoint, Checkpoints, Residual, Trusted
 from firmware_sim.training.learner import Learner
+from firmware_sim.training.waiting import Waits
+
+ALONE = "isolated"  # the run of a device without a fleet
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,10 @@ class Plan:
     evaluate_every: int = 1  # rounds
     checkpoint_seconds: float = 60.0  # the most work that is repeated after a kill
     resend_seconds: float = 10.0  # time without an answer after which a message is sent again
+
+
+class RoundOver(Exception):
+    """Raised by who looks after the fleet while training waits: nobody waits for this round."""
 
 
 class Rounds:
@@ -36,15 +44,24 @@ class Rounds:
         clock: Callable[[], float] = time.monotonic,
         cap_reached: Callable[[], bool] = lambda: False,
         alive: Callable[[], None] = lambda: None,
+        waits: Waits | None = None,
     ) -> None:
         self.learner = learner
         self.plan = plan
+        self.renewed: Callable[[], None] = lambda: None  # called when the model has new weights
+        self.waits = waits or Waits(log, clock=clock)
+        self.idle: Callable[[float], object] = self._sleep  # while training waits
         self._checkpoints = checkpoints
         self._log = log
         self._clock = clock
         self._cap_reached = cap_reached
         self._alive = alive  # called at every step, for a watchdog
         self._stopping: type[Stopped] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where its checkpoints are."""
+        return self._checkpoints.folder
 
     @property
     def residual(self) -> Residual:
@@ -77,18 +94,27 @@ class Rounds:
                 steps_done=checkpoint.steps_done,
                 unsent=bool(checkpoint.outbox),
             )
+            self.renewed()
             return replace(checkpoint, learner={})
         return None
 
     def train(self, *, run: str, round: int, exchange: str, base: Tensors, done: int = 0) -> float:
         """Trains the rest of the round after `done` steps and returns its mean loss.
 
-        At least one step is taken, also if the plan is now shorter than `done`.
+        At least one step is taken, also if the plan is now shorter than `done`. Before every step
+        there may be a reason to wait; here alone a device pauses.
         """
         begin = saved = self._clock()
         total, first = 0.0, done
         steps = max(done + 1, self.plan.steps)
-        for loss in self.learner.train(steps - done, exchange):
+
+        def save() -> None:
+            self.save(run=run, round=round, done=done, base=base)
+
+        losses = self.learner.train(steps - done, exchange)
+        while done < steps:
+            self.waits.before_step(self.idle, save)
+            loss = self.waits.step(losses)
             self._alive()
             done += 1
             total += loss
@@ -103,7 +129,7 @@ class Rounds:
             # After its last step the round is complete, and the caller saves it as such.
             due = self._stopping or now - saved > self.plan.checkpoint_seconds
             if due and done < steps:
-                self.save(run=run, round=round, done=done, base=base)
+                save()
                 self.check_stop()
                 saved = now
         taken = done - first
@@ -111,6 +137,10 @@ class Rounds:
         seconds = float(f"{self._clock() - begin:.3f}")  # milliseconds are enough
         self._log.event("trained", round=round, steps=taken, loss=mean, seconds=seconds)
         return mean
+
+    def _sleep(self, seconds: float) -> None:
+        self.check_stop()
+        time.sleep(seconds)
 
     def save(
         self, *, run: str, round: int, done: int, base: Tensors | None = None, outbox: bytes = b""
@@ -128,12 +158,30 @@ class Rounds:
 
     def evaluate(self, round: int, *, last: bool = False) -> dict[str, float]:
         """Returns the scores, or nothing if this round is not to be evaluated."""
+        self.renewed()
         if not last and round % self.plan.evaluate_every:
             return {}
         self._alive()  # evaluation takes longer than any step
         scores = self.learner.evaluate()
         self._log.event("evaluated", round=round, **scores)
         return scores
+
+
+def train_alone(rounds: Rounds, count: int) -> dict[str, float]:
+    """Trains `count` rounds, those before a restart included; returns the last scores."""
+    left = rounds.resume()
+    if left is not None and left.run != ALONE:
+        raise CheckpointError("the checkpoint was made in a fleet; give another --state.")
+    first, done = (left.round, left.steps_done) if left else (0, 0)
+    scores = rounds.evaluate(0) if left is None else {}
+    for number in range(first, count):
+        rounds.train(run=ALONE, round=number, exchange="delta", base={}, done=done)
+        done = 0
+        rounds.learner.task.synchronised(rounds.learner.model)
+        rounds.save(run=ALONE, round=number + 1, done=0)
+        scores = rounds.evaluate(number + 1, last=number + 1 == count)
+        rounds.check_stop()
+    return scores or rounds.evaluate(count, last=True)
 
 
 def mini_batches(steps: int, rate: float) -> int:

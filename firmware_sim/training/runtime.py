@@ -105,7 +105,11 @@ class Model:
 
     def call(self, signature: str, /, **inputs: Array) -> dict[str, Array]:
         """Runs a signature; checks shapes and types first, since runtimes resize silently."""
-        specs = self.inputs(signature)
+        return self._checked_call(signature, self.inputs(signature), inputs)
+
+    def _checked_call(
+        self, signature: str, specs: Mapping[str, TensorSpec], inputs: Mapping[str, Array]
+    ) -> dict[str, Array]:
         if inputs.keys() != specs.keys():
             missing = [name for name in specs if name not in inputs]
             unknown = [name for name in inputs if name not in specs]

@@ -20,6 +20,9 @@ class Task(Protocol):
     def samples(self) -> int:
         """|D_k|: the number of local examples; a merge may be weighted by it."""
 
+    def waits_for(self) -> str:
+        """Returns what the task lacks for its next mini-batch, in one sentence, or nothing."""
+
     def train(self, model: Model, steps: int, exchange: str) -> Iterator[float]:
         """Yields the losses of `steps` mini-batches; it may be stopped between any two."""
 

@@ -13,7 +13,10 @@ import pytest
 
 from firmware_sim.bundle.manifest import FileEntry, Measured, parse
 from firmware_sim.bundle.reader import MANIFEST, Bundle, open_bundle, write_manifest
+from firmware_sim.bundle.target import A_CLASS, Target
 from firmware_sim.errors import BundleError
+from firmware_sim.normalisation import Normalisation
+from profiles import load_profile
 from tests.harness.manifests import a_manifest
 
 CONTENT = {"model.tflite": b"model", "shared.onnx": b"slice", "infer.tflite": b"infer"}
@@ -150,6 +153,16 @@ def test_a_value_of_another_type_is_refused(
     assert refusal(folder) == f"{folder / MANIFEST} {problem}"
 
 
+def test_a_bundle_of_before_there_were_pauses_has_none(folder: Path) -> None:
+    table = described()
+    table["profile"]["quiet_hours"] = "22:00-06:00"
+    for key in ("duty_cycle", "pause_file", "battery_limit_percent"):
+        del table["profile"][key]
+    (folder / MANIFEST).write_text(json.dumps(table))
+    weak = load_profile("weak")
+    assert open_bundle(folder).manifest.profile == replace(weak, quiet_hours="22:00-06:00")
+
+
 def test_a_profile_is_checked_as_strictly_as_its_own_file(folder: Path) -> None:
     table = described()
     table["profile"]["threads"] = None
@@ -221,3 +234,63 @@ def test_the_slice_is_the_shared_tensors() -> None:
     assert [(t.name, t.shape, t.dtype, t.fingerprint) for t in shared.tensors] == [
         ("stem/kernel", (2,), "float32", "a")
     ]
+
+
+@pytest.mark.parametrize("target", [Target("class", (), 7), Target("numbers", (2,)),
+    Target("input", (8, 8, 1), scale=0.0625), Target("class_per_position", (4, 3), 5)])  # fmt: skip
+def test_the_target_is_read_as_it_was_written(folder: Path, target: Target) -> None:
+    """The scale is that of the input, and is stated once."""
+    table = described()
+    table["branch"]["target"] = {
+        "kind": target.kind, "shape": list(target.shape), "classes": target.classes,
+    }  # fmt: skip
+    found = parse(table, folder / MANIFEST)
+    assert found.branch.target == replace(target, scale=0.0625)
+    assert found.to_json()["branch"]["target"] == table["branch"]["target"]
+
+
+def test_bundles_of_earlier_versions_tell_classes_apart_or_nothing(folder: Path) -> None:
+    table = described()
+    del table["branch"]["target"]
+    assert parse(table, folder / MANIFEST).branch.target == A_CLASS
+    for y in (["float32", [32, 1]], ["int32", [32, 4]]):
+        table["signatures"]["train"]["inputs"]["y"] = y
+        assert parse(table, folder / MANIFEST).branch.target is None
+    del table["signatures"]["train"]["inputs"]["y"]
+    found = parse(table, folder / MANIFEST)
+    assert found.branch.target is None
+    assert "target" not in found.to_json()["branch"]
+
+
+def test_a_kind_of_target_that_is_not_known_is_refused(folder: Path) -> None:
+    table = described()
+    table["branch"]["target"]["kind"] = "melody"
+    (folder / MANIFEST).write_text(json.dumps(table))
+    assert refusal(folder) == (
+        f"{folder / MANIFEST} must have one of class, numbers, input, class_per_position as "
+        "branch.target.kind; a newer version may know it."
+    )
+
+
+def test_a_normalisation_is_read_again(folder: Path) -> None:
+    manifest = a_manifest(normalisation=Normalisation((0.5,), (2.0,)))
+    table = json.loads(json.dumps(manifest.to_json()))
+    assert table["normalisation"] == {"mean": [0.5], "deviation": [2.0]}
+    assert parse(table, folder / MANIFEST).normalisation == manifest.normalisation
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation"),
+    [
+        ([0.5], [0.0]),
+        ([0.5], []),
+        ([1, 2], [1, 2]),
+        ([1], [float("inf")]),
+        ("a", [1]),
+        ([True], [1]),
+    ],
+)
+def test_a_wrong_normalisation_is_refused(folder: Path, mean: Any, deviation: Any) -> None:
+    table = a_manifest().to_json() | {"normalisation": {"mean": mean, "deviation": deviation}}
+    with pytest.raises(BundleError, match="must have a"):
+        parse(table, folder / MANIFEST)

@@ -318,7 +318,7 @@ def test_a_device_whose_score_collapses_says_so_and_can_return_to_what_was_good(
     device.run_until_stopped()
     (collapsed,) = world.events("score_collapsed")
     assert (collapsed["round"], collapsed["good_round"]) == (2, 1)
-    assert collapsed["accuracy"] < 0.5 * collapsed["good_accuracy"]
+    assert collapsed["quality"] < 0.5 * collapsed["good_quality"]
     sent = [update.round for update in world.updates()]
     assert sent == ([0, 1] if guard else [0, 1, 2])
     trusted = device.rounds.trusted

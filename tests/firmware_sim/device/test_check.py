@@ -98,7 +98,9 @@ def test_a_folder_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--check"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith("--check and --salvage need --state\n")
+    assert capsys.readouterr().err.endswith(
+        "--check, --salvage and the options of the store need --state\n"
+    )
 
 
 def test_after_salvage_the_same_command_goes_on(

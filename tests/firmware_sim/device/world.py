@@ -27,6 +27,7 @@ from broker.merging.coordinator import Entry, Settings, State
 from broker.merging.merge import MergeRule
 from broker.merging.optimizers import SGD, Delta
 from broker.protocol.messages import (
+    DeviceState,
     Shared,
     Update,
     Verdict,
@@ -320,6 +321,12 @@ class World:
             tensors={name: np.zeros_like(value) for name, value in start.items()},
         )
         client.publish(TOPICS.update(other), to_bytes(sent))
+        client.close()
+
+    def leave_as(self, other: str) -> None:
+        client = MemoryTransport(self.memory, client_id=other)
+        gone = to_bytes(DeviceState(device=other, online=False))
+        client.publish(TOPICS.state(other), gone, retain=True)
         client.close()
 
 

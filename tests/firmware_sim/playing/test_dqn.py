@@ -320,7 +320,7 @@ def test_what_does_not_fit_is_refused(
          "the game 'breakout' shows uint8[84, 84, 4]; the bundle at "
          f"{folder} takes uint8[84, 84, 1]."),
         ("digits", atari_bundle, SMALL,
-         f"the task digits needs a bundle that tells classes apart; the one at {folder} trains on "
+         f"the task digits needs a bundle that learns from examples; the one at {folder} trains on "
          "obs, action, reward, next_obs, done."),
         ("atari", atari_bundle, replace(SMALL, data=tmp_path),
          f"the task atari brings its own data and takes no {tmp_path}."),

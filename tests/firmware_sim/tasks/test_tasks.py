@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from firmware_sim.bundle.manifest import Manifest, parse
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.device.make_task import TASKS, TaskOptions, make_task
 from firmware_sim.errors import TaskError
@@ -38,7 +39,15 @@ def with_inputs(bundle: Bundle, **specs: tuple[Any, ...]) -> Bundle:
     """The same folder, with a manifest that states something else about `train`."""
     takes = inputs(**specs)
     batch = next(iter(takes.values())).shape[0]
-    return replace(bundle, manifest=a_manifest(signatures={"train": takes}, batch_size=batch))
+    found = a_manifest(signatures={"train": takes}, batch_size=batch)
+    return replace(bundle, manifest=parse(_as_earlier(found), bundle.folder))
+
+
+def _as_earlier(manifest: Manifest) -> dict[str, Any]:
+    """As in a bundle of an earlier version, which states no target."""
+    table = manifest.to_json()
+    del table["branch"]["target"]
+    return table
 
 
 # --- the digits of the package -------------------------------------------------------------------
@@ -101,7 +110,8 @@ class Recorder:
         return {"loss": np.float32(0)}
 
     def inputs(self, signature: str) -> dict[str, TensorSpec]:
-        return {"x": TensorSpec((self.batch, 8, 8, 1), np.dtype(np.uint8))}
+        x = TensorSpec((self.batch, 8, 8, 1), np.dtype(np.uint8))
+        return {"x": x, "y": TensorSpec((self.batch,), np.dtype(np.int32))}
 
 
 def held(task: Task) -> list[int]:
@@ -175,7 +185,11 @@ def test_evaluating_equals_the_plain_computation(digits_bundle: Bundle, model: M
     images, labels = (part[::5] for part in digit_images())
     answers = np.array([model.call("infer", x=one[None])["output"][0] for one in images])
     score = task.evaluate(model)
-    assert score.keys() == {"loss", "accuracy"}
+    recalls = {f"recall_{digit}" for digit in range(10)}
+    assert score.keys() == {"loss", "accuracy", "mean_recall"} | recalls
+    for digit in range(10):
+        own = answers[labels == digit]
+        assert score[f"recall_{digit}"] == np.mean(np.argmax(own, 1) == digit)
     assert score["accuracy"] == np.mean(np.argmax(answers, 1) == labels)
     plain = np.mean(-np.log(answers[np.arange(len(labels)), labels]))
     assert score["loss"] == pytest.approx(plain, rel=1e-5)
@@ -234,8 +248,9 @@ def test_a_new_shared_part_changes_nothing_else(digits_bundle: Bundle, model: Mo
 def test_a_state_of_other_data_is_refused(digits_bundle: Bundle, tmp_path: Path) -> None:
     task = make_task("digits", digits_bundle, TaskOptions(share=(0, 0.5)))
     sentence = "the state was saved with other data than the task has now."
-    relabelled = write(tmp_path / "b.npz", y_train=np.arange(103, dtype=np.int32)[::-1].copy())
-    npz = TaskOptions(data=write(tmp_path / "a.npz"))
+    labels = np.arange(103, dtype=np.int32) % 10
+    relabelled = write(tmp_path / "b.npz", y_train=labels[::-1].copy())
+    npz = TaskOptions(data=write(tmp_path / "a.npz", y_train=labels))
     for name, options in (
         ("digits", TaskOptions(share=(0.5, 1))),
         ("digits", TaskOptions(share=(0, 0.6))),
@@ -317,11 +332,11 @@ def test_a_task_that_does_not_fit_the_bundle_is_refused(
          f"the task cifar10 has examples of uint8[32, 32, 3]; the bundle at {folder} takes "
          "uint8[8, 8, 1]."),
         ("digits", player, TaskOptions(),
-         f"the task digits needs a bundle that tells classes apart; the one at {folder} trains "
+         f"the task digits needs a bundle that learns from examples; the one at {folder} trains "
          "on obs, action."),
         ("npz", regression, TaskOptions(),
-         f"the task npz needs a bundle that tells classes apart; the one at {folder} trains on "
-         "x, y, with numbers as y."),
+         f"the task npz needs a bundle that learns from examples; the one at {folder} trains on "
+         "x, y; if it learns from numbers, export it again."),
     ):  # fmt: skip
         assert refusal(partial(make_task, name, bundle, options)) == sentence
     assert TASKS == ("digits", "npz", "cifar10", "atari", "minatar", "cartpole", "play")
@@ -340,29 +355,38 @@ def test_an_unknown_exchange_is_refused_at_once(
     ("changes", "sentence"),
     [
         ({"x_train": None},
-         " must be an .npz file with the arrays x_train, y_train, x_test, y_test, or images, "
-         "labels."),
+         "{} must be an .npz file with the arrays x_train, y_train, x_test, y_test, or x, y, or "
+         "images, labels."),
         ({"x_train": np.zeros((103, 8, 8), np.uint8)},
-         " holds x_train as uint8[103, 8, 8]; the bundle takes uint8[103, 8, 8, 1]."),
+         "{} holds x_train as uint8[103, 8, 8]; the branch takes uint8[103, 8, 8, 1]."),
         ({"x_test": np.zeros((7, 8, 8, 1))},
-         " holds x_test as float64[7, 8, 8, 1]; the bundle takes uint8[7, 8, 8, 1]."),
-        ({"y_train": np.arange(103)},
-         " holds y_train as int64[103]; the bundle takes int32[103]."),
-        ({"y_test": np.int32(3)}, " holds y_test as int32[]; the bundle takes int32[0]."),
+         "{} holds x_test as float64[7, 8, 8, 1]; the branch takes uint8[7, 8, 8, 1]."),
+        ({"y_train": None}, "{} holds no y_train; only an autoencoder needs none."),
+        ({"y_train": np.arange(103) % 10 * 1.0},
+         "{} holds y_train as float64[103]; the branch takes int32[103]."),
+        ({"y_train": np.zeros((103, 1), np.int32)},
+         "{} holds y_train as int32[103, 1]; the branch takes int32[103]."),
+        ({"y_test": np.int32(3)},
+         "{} holds 7 examples as x_test and 0 targets as y_test, to test with."),
         ({"y_train": np.zeros(102, np.int32)},
-         " holds 103 examples as x_train and 102 labels as y_train."),
+         "{} holds 103 examples as x_train and 102 targets as y_train, to train with."),
         ({"x_test": np.zeros((0, 8, 8, 1), np.uint8), "y_test": np.zeros(0, np.int32)},
-         " holds 0 examples as x_test and 0 labels as y_test."),
+         "{} holds 0 examples as x_test and 0 targets as y_test, to test with."),
         ({"y_test": np.array([0, 1, 2, -1, 0, 1, 2], np.int32)},
-         " holds a label below 0 in y_test."),
+         "row 3 of y_test in {} is -1; the branch's classes are 0 to 9."),
+        ({"y_train": np.arange(103) % 10 + 1},
+         "row 9 of y_train in {} is 10; the branch's classes are 0 to 9."),
+        ({"y_train": np.full(103, 2**32, np.int64)},
+         "row 0 of y_train in {} is 4294967296; the branch's classes are 0 to 9."),
     ],
 )  # fmt: skip
 def test_bad_arrays_are_refused(
     digits_bundle: Bundle, tmp_path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
-    data = write(tmp_path / "own.npz", **changes)
+    labels = np.arange(103, dtype=np.int32) % 10
+    data = write(tmp_path / "own.npz", **{"y_train": labels, **changes})
     options = TaskOptions(data=data)
-    assert refusal(lambda: make_task("npz", digits_bundle, options)) == f"{data}{sentence}"
+    assert refusal(lambda: make_task("npz", digits_bundle, options)) == sentence.format(data)
 
 
 def test_numbers_that_are_not_finite_are_refused(digits_bundle: Bundle, tmp_path: Path) -> None:
@@ -372,5 +396,40 @@ def test_numbers_that_are_not_finite_are_refused(digits_bundle: Bundle, tmp_path
     assert make_task("npz", floats, TaskOptions(data=good)).samples == 103
     x[50, 3, 3, 0] = np.nan
     data = write(tmp_path / "own.npz", x_train=x, x_test=x[:7])
-    sentence = f"{data} holds numbers in x_train that are not finite."
+    sentence = f"row 50 of x_train in {data} holds a number that is not finite."
     assert refusal(lambda: make_task("npz", floats, TaskOptions(data=data))) == sentence
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.int16])
+def test_labels_of_another_whole_type_are_converted(
+    digits_bundle: Bundle, tmp_path: Path, dtype: Any
+) -> None:
+    x, y = digit_images()
+    data = tmp_path / "own.npz"
+    np.savez(data, x=x, y=y.astype(dtype))
+    converted = make_task("npz", digits_bundle, TaskOptions(data=data))
+    own = make_task("digits", digits_bundle, TaskOptions())
+    assert converted.state()["data"].tolist() == own.state()["data"].tolist()
+
+
+def test_rows_of_an_undivided_file_are_counted_as_in_the_file(
+    digits_bundle: Bundle, tmp_path: Path
+) -> None:
+    """Every fifth row is for the test; each row is the first bad one in its turn."""
+    data = tmp_path / "own.npz"
+    for row in (0, 1, 4, 5, 6, 99):
+        labels = np.zeros(100, np.int64)
+        labels[row] = 10 + row
+        np.savez(data, images=np.zeros((100, 8, 8, 1), np.uint8), labels=labels)
+        assert refusal(lambda: make_task("npz", digits_bundle, TaskOptions(data=data))) == (
+            f"row {row} of labels in {data} is {10 + row}; the branch's classes are 0 to 9."
+        )
+
+
+def test_text_given_as_npz_says_what_to_do(digits_bundle: Bundle, tmp_path: Path) -> None:
+    data = tmp_path / "own.csv"
+    data.write_text("a,b,label\n0.5,1.5,2\n")
+    assert refusal(lambda: make_task("npz", digits_bundle, TaskOptions(data=data))) == (
+        f"{data} is text, not .npz; read it with numpy.loadtxt and write its columns with "
+        "numpy.savez(file, x=…, y=…)."
+    )

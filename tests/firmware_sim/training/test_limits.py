@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firmware_sim.bundle.reader import Bundle
+from firmware_sim.bundle.reader import Bundle, files_of
 from firmware_sim.errors import CAP_REACHED, BundleError, LimitError
 from firmware_sim.training.checkpoint import FILE, Checkpoints
 from firmware_sim.training.limits import (
@@ -81,7 +81,7 @@ def test_what_is_stored_is_the_bundle_and_two_checkpoints(
     digits_bundle: Bundle, tmp_path: Path
 ) -> None:
     manifest = digits_bundle.manifest
-    files = sum(entry.bytes for entry in manifest.files.values())
+    files = sum(manifest.files[name].bytes for name in files_of(manifest))
     state = sum(4 * math.prod(tensor.shape) for tensor in manifest.tensors)
     assert stored_bytes(manifest) == files + 2 * (state + 4 * 4 * 2480 + 65536)
     check_storage(digits_bundle, tmp_path, Caps(MIB, stored_bytes(manifest)))
@@ -119,7 +119,9 @@ def test_a_device_stays_within_its_cap(digits_bundle: Bundle, tmp_path: Path) ->
     assert ended["peak_bytes"] < 128 * MIB
     assert ended["peak_bytes"] == pytest.approx(measured, rel=0.1), "the export measures a device"
     checkpoint = (tmp_path / FILE).stat().st_size
-    files = sum(entry.bytes for entry in digits_bundle.manifest.files.values())
+    files = sum(
+        digits_bundle.manifest.files[name].bytes for name in files_of(digits_bundle.manifest)
+    )
     assert files + 2 * checkpoint <= stored_bytes(digits_bundle.manifest)
 
 

@@ -18,6 +18,7 @@ from firmware_sim.device.make_task import TaskOptions, make_task
 from firmware_sim.errors import Diverged, Stopped
 from firmware_sim.training.checkpoint import Checkpoint
 from firmware_sim.training.rounds import Plan, Rounds
+from firmware_sim.training.waiting import Waits, lacking
 
 STEPS = 6
 EXCHANGES = ("delta", "gradient")
@@ -209,5 +210,40 @@ def test_scores_are_taken_every_so_often_and_at_the_end(device: Callable[..., De
     rounds = device(evaluate_every=3).rounds
     scores = {number: rounds.evaluate(number) for number in range(5)}
     assert [number for number, found in scores.items() if found] == [0, 3]
-    assert scores[3].keys() == {"loss", "accuracy"}
+    assert scores[3].keys() >= {"loss", "accuracy"}
     assert rounds.evaluate(4, last=True) == scores[3], "nothing was trained in between"
+
+
+def gated(device: Callable[..., Device], why: Callable[[], str]) -> Device:
+    made = device()
+    made.rounds.waits = Waits(Log(made.log), gates=[lacking(why)], clock=made.clock)
+    made.rounds.idle = lambda seconds: made.rounds.check_stop()
+    return made
+
+
+def test_a_round_waits_between_steps_while_there_is_a_reason(device: Callable[..., Device]) -> None:
+    reasons = iter(["", "12 of 32", "12 of 32", "12 of 32", "", *[""] * STEPS])
+    waiting = gated(device, lambda: next(reasons))
+    waiting.train("delta", waiting.begin())
+    assert [event["reason"] for event in waiting.events("waiting")] == ["12 of 32"]
+    assert len(waiting.events("continued")) == 1
+    assert [event["steps"] for event in waiting.events("trained")] == [STEPS]
+
+
+@pytest.mark.parametrize("asked", [1, 2, 4])  # how often it has asked when it is stopped
+def test_a_stop_ends_a_wait_and_keeps_the_steps_before_it(
+    device: Callable[..., Device], asked: int
+) -> None:
+    looks = 0
+
+    def why() -> str:
+        nonlocal looks
+        looks += 1
+        if looks == 2 + asked:
+            waiting.rounds.stop()
+        return "12 of 32" if looks > 2 else ""
+
+    waiting = gated(device, why)
+    with pytest.raises(Stopped):
+        waiting.train("delta", waiting.begin())
+    assert resumed(device()).steps_done == 2

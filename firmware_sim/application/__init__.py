@@ -1,0 +1,1 @@
+"""The device as part of an application: `from firmware_sim import Device`."""

@@ -1,0 +1,171 @@
+"""Mean and deviation of each channel, which is the last axis of an input.
+
+    apply(x) = (x − mean) / deviation
+
+They are part of a bundle, or a device learns them from what it sees. Examples are stored as they
+came, and normalised when they are used: to train, to test and to predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+
+from firmware_sim.errors import SourceError, TaskError
+from firmware_sim.tensor_spec import Array, TensorSpec
+
+LEARNT = ("observed", "mean", "squares")  # names in a checkpoint
+How = Literal["bundle", "learn", "none"]
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Numbers that do not change; one of each for every channel."""
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]  # of a channel that never changes: 1
+
+    @classmethod
+    def of(cls, x: Array) -> Normalisation:
+        """Returns the normalisation that examples have, all of them together."""
+        return Moments().with_more(x).normalisation
+
+    def apply(self, x: Array) -> Array:
+        """Returns one example or many, normalised."""
+        mean, deviation = self._arrays
+        normalised: Array = (x - mean) / deviation
+        return normalised
+
+    @cached_property
+    def _arrays(self) -> tuple[Array, Array]:
+        return np.array(self.mean, np.float32), np.array(self.deviation, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Count, mean and sum of squared differences from the mean, of the values of each channel.
+
+    With more values b (Welford, for many at once: Chan, Golub and LeVeque 1979):
+
+        n  = n_a + n_b,   δ = mean_b − mean_a
+        mean = mean_a + δ · n_b / n
+        M    = M_a + M_b + δ² · n_a · n_b / n,   deviation = √(M / n)
+    """
+
+    count: int = 0
+    mean: Array | float = 0.0
+    squares: Array | float = 0.0  # M
+
+    def with_more(self, x: Array) -> Moments:
+        rows = x.reshape(-1, x.shape[-1]).astype(np.float64)
+        count = self.count + len(rows)
+        mean = rows.mean(axis=0)
+        squares = np.square(rows - mean).sum(axis=0)
+        apart = mean - self.mean
+        return Moments(
+            count,
+            self.mean + apart * (len(rows) / count),
+            self.squares + squares + np.square(apart) * (self.count * len(rows) / count),
+        )
+
+    @property
+    def normalisation(self) -> Normalisation:
+        deviation = np.sqrt(np.asarray(self.squares) / max(1, self.count))
+        # What rounding leaves of a constant is no deviation.
+        constant = deviation <= 1e-9 * np.abs(self.mean)
+        usable = np.where(constant | (deviation == 0), 1.0, deviation)
+        return Normalisation(tuple(np.asarray(self.mean).tolist()), tuple(usable.tolist()))
+
+
+class Normaliser(Protocol):
+    """What a device does to an example before its branch sees it."""
+
+    def learn(self, x: Array) -> None:
+        """Takes note of an example that was observed."""
+
+    def apply(self, x: Array) -> Array:
+        """Returns one example or many, as the branch sees them; may be called from any thread."""
+
+    def state(self) -> dict[str, Array]:
+        """Returns what a checkpoint keeps."""
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Continues from `state`."""
+
+
+class Unlearnt:
+    """A fixed normalisation, or none."""
+
+    def __init__(self, fixed: Normalisation | None = None) -> None:
+        self._fixed = fixed
+
+    def learn(self, x: Array) -> None:
+        pass
+
+    def apply(self, x: Array) -> Array:
+        return x if self._fixed is None else self._fixed.apply(x)
+
+    def state(self) -> dict[str, Array]:
+        return {}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        if state:
+            raise TaskError(
+                "the state was trained with a normalisation that the device had learnt; "
+                "say --normalise learn, or use another --state."
+            )
+
+
+class Learnt:
+    """The normalisation of all that was observed so far."""
+
+    def __init__(self, channels: int) -> None:
+        self._channels = channels
+        # Replaced as a whole, so that every thread sees numbers that belong together.
+        self._moments = Moments()
+        self._now = Normalisation((0.0,) * channels, (1.0,) * channels)
+
+    def learn(self, x: Array) -> None:
+        self._moments = self._moments.with_more(x)
+        self._now = self._moments.normalisation
+
+    def apply(self, x: Array) -> Array:
+        return self._now.apply(x)
+
+    def state(self) -> dict[str, Array]:
+        moments = self._moments
+        shape = (self._channels,)
+        return {
+            "observed": np.array(moments.count, np.int64),
+            "mean": np.broadcast_to(np.asarray(moments.mean, np.float64), shape).copy(),
+            "squares": np.broadcast_to(np.asarray(moments.squares, np.float64), shape).copy(),
+        }
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        if not state:
+            raise TaskError(
+                "the state was trained without a learnt normalisation; "
+                "do not say --normalise learn, or use another --state."
+            )
+        wanted = {name: (part.shape, part.dtype) for name, part in self.state().items()}
+        found = {name: (part.shape, part.dtype) for name, part in state.items()}
+        whole = found == wanted and all(np.isfinite(part).all() for part in state.values())
+        if not whole or state["observed"] < 0 or (state["squares"] < 0).any():
+            raise TaskError("the normalisation in the state of a task is damaged.")
+        count, mean, squares = (state[name] for name in LEARNT)
+        if count:
+            self._moments = Moments(int(count), mean, squares)
+            self._now = self._moments.normalisation
+
+
+def normaliser(how: How, x: TensorSpec, bundle: Normalisation | None) -> Normaliser:
+    """Returns what normalises examples `x`; `bundle` is what the bundle brings."""
+    if how == "learn":
+        if x.dtype.kind != "f":
+            raise SourceError(f"the bundle takes {x}: only numbers with fractions are normalised.")
+        return Learnt(x.shape[-1] if x.shape else 1)
+    return Unlearnt(bundle if how == "bundle" else None)

@@ -1,0 +1,1 @@
+"""Where a device's examples come from while it runs."""

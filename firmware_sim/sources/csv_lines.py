@@ -1,0 +1,119 @@
+"""`csv:PATH` or `csv:-`: windows of the lines of a file, a pipe or a serial device."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker.durable import make_folder, write_file
+from firmware_sim.errors import SourceError
+from firmware_sim.sources.decoding.csv_table import BadLine, Table
+from firmware_sim.sources.framing import Framing
+from firmware_sim.sources.labels import NoLabel
+from firmware_sim.sources.lines import IDLE_S, STDIN, Break, Line, Lines, Position
+from firmware_sim.sources.request import Request
+from firmware_sim.sources.settings import CsvSettings, read_settings
+from firmware_sim.sources.source import LateLabel, Malformed, Observation
+
+KEEP_S = 1.0  # between two notes of the position: what a kill may make it read again
+POSITION_FILE = "position.json"
+_LARGEST_NOTE = 4096  # bytes
+
+
+def open_csv(place: str, request: Request) -> CsvSource:
+    """Opens what follows `csv:`."""
+    return CsvSource(place, read_settings(CsvSettings, request.settings), request)
+
+
+class CsvSource:
+    """Reads on where it stopped, if the state remembers the file."""
+
+    def __init__(self, place: str, settings: CsvSettings, request: Request) -> None:
+        if not place:
+            raise SourceError("csv: names no file; write csv:PATH, or csv:- for standard input.")
+        if place != STDIN and (not Path(place).parent.is_dir() or Path(place).is_dir()):
+            raise SourceError(f"{place} cannot be read as CSV: it is a folder, or in none.")
+        self._framing = Framing(settings, request, len(settings.columns) or None)
+        self._framing.check_labels(settings.labels)
+        self._closing = threading.Event()
+        self._note = None if request.memory is None else request.memory / POSITION_FILE
+        self._kept: Position | None = read_position(self._note) if self._note else None
+        self._next_note = 0.0
+        self._lines = Lines(
+            place,
+            self._closing,
+            follow=settings.follow,
+            resume=self._kept,
+            from_end=settings.begin == "end",
+            waits=lambda reason: request.tell("source_waits", reason=reason),
+        )
+        self._table = Table(
+            settings,
+            self._framing.channels,
+            self._framing.targets,
+            may_name=not self._lines.is_device,
+        )
+
+    def events(self) -> Iterator[Observation | LateLabel | Malformed | None]:
+        windows = self._framing.windows()
+        end, said = 0, time.monotonic()
+        for found in self._lines.read():
+            match found:
+                case Line() as line:
+                    event = None
+                    try:
+                        row = self._table.read(line.text)
+                        if row is not None and not line.again:
+                            window = windows.add(row.sample, self._framing.label(row.labels))
+                            event = None if window is None else self._framing.observation(window)
+                    except (BadLine, NoLabel) as error:
+                        event = None if line.again else Malformed(str(error))
+                    if event is not None:
+                        yield event
+                        # Whoever asks for the next event has stored this one.
+                        end, said = line.end, time.monotonic()
+                        self._remember(end)
+                    elif time.monotonic() - said > IDLE_S:  # lines come, and no window yet
+                        yield None
+                        said = time.monotonic()
+                case Break.NEW_FILE:
+                    self._table.new_file()
+                    end = 0
+                case Break.REOPENED:
+                    windows.restart()
+                case Break.BAD:
+                    yield Malformed("a line is too long, or no text.")
+                case None:
+                    self._remember(end)
+                    yield None
+        self._remember(end, at_once=True)
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _remember(self, end: int, *, at_once: bool = False) -> None:
+        """Notes how far the file was read, at most once a second."""
+        now = time.monotonic()
+        if self._note is None or not self._lines.inode or not end:
+            return
+        position = Position(self._lines.inode, end)
+        if position != self._kept and (at_once or now >= self._next_note):
+            make_folder(self._note.parent)
+            write_file(self._note, json.dumps(vars(position)).encode())
+            self._kept, self._next_note = position, now + KEEP_S
+
+
+def read_position(file: Path) -> Position | None:
+    """Returns the position that a state keeps; None if there is none, or it is damaged."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if file.stat().st_size <= _LARGEST_NOTE:
+            note = json.loads(file.read_bytes())
+            if isinstance(note, dict) and all(
+                type(note.get(name)) is int and note[name] >= 0 for name in ("inode", "offset")
+            ):
+                return Position(note["inode"], note["offset"])
+    return None

@@ -1,0 +1,1 @@
+"""The examples that a device keeps: bounded, crash-safe, and chosen by a policy."""
