@@ -7,7 +7,7 @@ measurements decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from toolkit.autodiff.program import Node, Program
@@ -67,10 +67,13 @@ def by_rule(runtime: str, layer: Layer) -> Choice:
     return Choice("both" if patch <= filters else "rows", part_bytes(runtime))
 
 
-def lower(program: Program, tuning: Tuning) -> Program:
-    """The program with the tuning, and what it has to know, written into its convolutions."""
+def lower(program: Program, tuning: Tuning, trained: Collection[str] | None = None) -> Program:
+    """The program with the tuning, and what it has to know, written into its convolutions.
+
+    `trained` names the parameters that learn; None: all do.
+    """
     program = _pool_first(program)
-    active = program.active(frozenset(program.parameters))
+    active = program.active(frozenset(program.parameters if trained is None else trained))
 
     def lowered(node: Node) -> Node:
         if node.op != "Conv2D":

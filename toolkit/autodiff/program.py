@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+# Operations whose result has no slope, or is said to have none.
+FLAT = frozenset({"StopGradient", "Floor", "Ceil", "Round", "Sign"})
+
 
 @dataclass(frozen=True)
 class Value:
@@ -55,16 +58,30 @@ class Program:
         """The node that computes `value`; None for inputs, parameters and constants."""
         return next((node for node in self.nodes if node.output == value), None)
 
-    def logits(self) -> Value:
-        """What a closing softmax is fed, or the output itself: losses start from here."""
+    def fed_to(self, op: str) -> Value:
+        """What a closing operation of this kind is fed, or the output itself."""
         last = self.producer(self.y)
+        return last.inputs[0] if last is not None and last.op == op else self.y
+
+    def logits(self) -> Value:
+        """What a closing softmax is fed, or the output itself: cross-entropy starts from here.
+
+        Positions may be reshaped after the softmax, as long as the classes stay together.
+        """
+        last = self.producer(self.y)
+        if (
+            last is not None
+            and last.op == "Reshape"
+            and last.inputs[0].shape[-1:] == self.y.shape[-1:]
+        ):
+            last = self.producer(last.inputs[0])
         return last.inputs[0] if last is not None and last.op == "Softmax" else self.y
 
     def active(self, names: frozenset[str]) -> frozenset[Value]:
         """Every value that depends smoothly on one of the named parameters: no comparisons."""
         seen = {self.parameters[name] for name in names}
         for node in self.nodes:
-            smooth = node.op != "StopGradient" and node.output.dtype == "float32"
+            smooth = node.op not in FLAT and node.output.dtype == "float32"
             if smooth and not seen.isdisjoint(node.inputs):
                 seen.add(node.output)
         return frozenset(seen)

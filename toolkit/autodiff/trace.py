@@ -1,4 +1,5 @@
-"""Keras model → Program: trace once, fold constants, keep only what the outputs need."""
+"""Keras model → Program: trace once, expand what is no basic operation, fold constants, keep only
+what the outputs need."""
 
 from __future__ import annotations
 
@@ -10,9 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from toolkit.autodiff.expanding import Expanded, attributes, expand
 from toolkit.autodiff.naming import named_variables
-from toolkit.autodiff.nested_layers import nested_layers, output_of
+from toolkit.autodiff.nested_layers import output_of
 from toolkit.autodiff.program import Node, Program, Value
+from toolkit.autodiff.scopes import Scopes
+from toolkit.autodiff.unrolling import unrolled
 from toolkit.errors import ModelError, UnsupportedOp
 
 # Operations that only pass tensors on.
@@ -21,7 +25,12 @@ _TRANSPARENT = frozenset({"Identity", "IdentityN", "PreventGradient", "Snapshot"
 _RESHAPES = frozenset({"Reshape", "Squeeze", "ExpandDims"})
 # Their seeds come from Keras' seed generators; the device draws its own numbers instead.
 _RANDOM = frozenset({"StatelessRandomUniformV2", "StatelessRandomNormalV2"})
-_SYNONYMS = {"Add": "AddV2", "BatchMatMul": "BatchMatMulV2", "Div": "RealDiv"}
+_SYNONYMS = {
+    "Add": "AddV2",
+    "BatchMatMul": "BatchMatMulV2",
+    "BatchMatMulV3": "BatchMatMulV2",
+    "Div": "RealDiv",
+}
 
 
 def trace(
@@ -44,8 +53,9 @@ def trace(
     if early_output is not None:
         both = [model.outputs[0], output_of(model, early_output)]
         model = keras.Model(model.inputs, both, name=model.name)
-    graph = tf.Graph()
-    with graph.as_default():
+    # A function's graph, and no plain one, takes numbers that a layer keeps as eager tensors.
+    graph = tf.__internal__.FuncGraph("trace")
+    with graph.as_default(), unrolled(model):
         parameters = {
             name: tf.compat.v1.placeholder(v.dtype, v.shape) for name, v in variables.items()
         }
@@ -102,11 +112,12 @@ def _read(
     constants: dict[Value, npt.NDArray[Any]] = {}
     nodes: list[Node] = []
     count = 0
+    scopes = Scopes(model)
 
     def new(tensor: tf.Tensor) -> Value:
         nonlocal count
         if not tensor.shape.is_fully_defined():
-            layer = _layer(tensor.op, model)
+            layer = scopes.layer(tensor.op)
             raise ModelError(f"layer {layer!r} has a shape that is unknown until it runs.")
         count += 1
         value = Value(count, tuple(tensor.shape), tensor.dtype.name)
@@ -115,43 +126,53 @@ def _read(
 
     source = new(x)
     stored = {name: new(tensor) for name, tensor in parameters.items()}
+    outputs = [y, *updates.values()]
     constant_ops = _constant_ops(graph)
-    needed = _needed([y, *updates.values()], constant_ops)
+    needed = _needed(outputs, constant_ops)
     for op in graph.get_operations():
         if op in needed and any(t.dtype in (tf.variant, tf.resource) for t in op.outputs):
-            raise UnsupportedOp(_layer(op, model), op.type)  # a recurrent layer's lists
-    folded = _fold(graph, needed, constant_ops)
-    for op in graph.get_operations():  # TensorFlow keeps them in topological order
-        if op not in needed or op.type == "Placeholder":
+            raise UnsupportedOp(scopes.layer(op), op.type)  # a list of tensors, as in a loop
+    folded = _fold(graph, needed & constant_ops)
+    expanded = expand(graph, needed - constant_ops, folded, scopes)
+    found = expanded.tensor
+    constant_ops = _constant_ops(graph)
+    needed = _needed(map(found, outputs), constant_ops, expanded)
+    folded |= _fold(
+        graph, {op for op in needed & constant_ops if op.outputs[0].ref() not in folded}
+    )
+    for op in expanded.order:
+        if op not in needed or (op.type == "Placeholder" and op not in constant_ops):
             continue
+        inputs = [found(tensor) for tensor in _inputs(op)]
         if op in constant_ops:
             for tensor in op.outputs:
                 constants[new(tensor)] = folded[tensor.ref()]
         elif op.type in _TRANSPARENT:
-            for before, after in zip(op.inputs, op.outputs, strict=True):
+            for before, after in zip(inputs, op.outputs, strict=True):
                 if before.ref() in values:
                     values[after.ref()] = values[before.ref()]
         elif len(op.outputs) != 1:
-            raise UnsupportedOp(_layer(op, model), op.type, "it has several outputs")
+            raise UnsupportedOp(scopes.layer(op), op.type, "it has several outputs")
         elif op.type in _RESHAPES:
-            before = values[op.inputs[0].ref()]
+            before = values[inputs[0].ref()]
             origin = unreshaped.get(before, before)
             if origin.shape == tuple(op.outputs[0].shape):
                 values[op.outputs[0].ref()] = origin
             else:
                 after = new(op.outputs[0])
                 unreshaped[after] = origin
-                nodes.append(Node("Reshape", _layer(op, model), (origin,), after, {}))
+                nodes.append(Node("Reshape", scopes.layer(op), (origin,), after, {}))
         else:
-            inputs = tuple(values[tensor.ref()] for tensor in _inputs(op))
+            taken = tuple(values[tensor.ref()] for tensor in inputs)
             kind = _SYNONYMS.get(op.type, op.type)
-            nodes.append(Node(kind, _layer(op, model), inputs, new(op.outputs[0]), _attributes(op)))
+            made = new(op.outputs[0])
+            nodes.append(Node(kind, scopes.layer(op), taken, made, attributes(op)))
     return Program(
         x=source,
-        y=values[y.ref()],
-        early=None if early is None else values[early.ref()],
+        y=values[found(y).ref()],
+        early=None if early is None else values[found(early).ref()],
         parameters=stored,
-        updates={name: values[tensor.ref()] for name, tensor in updates.items()},
+        updates={name: values[found(tensor).ref()] for name, tensor in updates.items()},
         constants=constants,
         nodes=tuple(nodes),
     )
@@ -166,15 +187,24 @@ def _inputs(op: tf.Operation) -> list[tf.Tensor]:
 def _constant_ops(graph: tf.Graph) -> set[tf.Operation]:
     """Operations that depend on nothing but constants and static shapes."""
     constant: set[tf.Operation] = set()
+    captured = {inside.op for _, inside in graph.captures}
     for op in graph.get_operations():
         from_constants = op.inputs and all(tensor.op in constant for tensor in op.inputs)
         static_shape = op.type == "Shape" and op.inputs[0].shape.is_fully_defined()
-        if op.type == "Const" or static_shape or (from_constants and op.type not in _RANDOM):
+        kept = op in captured
+        if (
+            op.type == "Const"
+            or kept
+            or static_shape
+            or (from_constants and op.type not in _RANDOM)
+        ):
             constant.add(op)
     return constant
 
 
-def _needed(outputs: Iterable[tf.Tensor], constant: set[tf.Operation]) -> set[tf.Operation]:
+def _needed(
+    outputs: Iterable[tf.Tensor], constant: set[tf.Operation], expanded: Expanded | None = None
+) -> set[tf.Operation]:
     """What the outputs depend on; behind a constant nothing is needed."""
     needed: set[tf.Operation] = set()
     waiting = [tensor.op for tensor in outputs]
@@ -183,50 +213,19 @@ def _needed(outputs: Iterable[tf.Tensor], constant: set[tf.Operation]) -> set[tf
         if op not in needed:
             needed.add(op)
             if op not in constant:
-                waiting.extend(tensor.op for tensor in _inputs(op))
+                inputs = _inputs(op)
+                waiting.extend(t.op for t in (map(expanded.tensor, inputs) if expanded else inputs))
     return needed
 
 
-def _fold(
-    graph: tf.Graph, needed: set[tf.Operation], constant: set[tf.Operation]
-) -> dict[Any, npt.NDArray[Any]]:
-    tensors = [tensor for op in needed & constant for tensor in op.outputs]
+def _fold(graph: tf.Graph, constant: set[tf.Operation]) -> dict[Any, npt.NDArray[Any]]:
+    """The numbers of constants; what a layer keeps in eager tensors is fed."""
+    kept = {
+        i.name: o.numpy() for o, i in graph.captures if o.dtype not in (tf.variant, tf.resource)
+    }
+    tensors = [tensor for op in constant for tensor in op.outputs]
     shapes = {t.ref(): np.array(t.op.inputs[0].shape) for t in tensors if t.op.type == "Shape"}
     rest = [tensor for tensor in tensors if tensor.ref() not in shapes]
     with tf.compat.v1.Session(graph=graph) as session:
-        found = session.run(rest)
+        found = session.run(rest, kept)
     return shapes | {t.ref(): np.asarray(v) for t, v in zip(rest, found, strict=True)}
-
-
-def _layer(op: tf.Operation, model: keras.Model) -> str:
-    """The innermost Keras layer in whose scope the operation is: 'net_1/conv1_3/Relu' is in conv1.
-
-    Keras enters a layer's scope twice in each call, first to build it, and TensorFlow numbers the
-    entries from the second on. So an operation in 'dense_1' belongs to the layer dense, also where
-    another layer is called dense_1.
-    """
-    scopes: list[str] = op.name.split("/")
-    name, inside = scopes[0], model
-    for scope in scopes[:-1]:
-        layers = {layer.name: layer for layer in nested_layers(inside)}
-        entered, _, number = scope.rpartition("_")
-        if number.isdigit() and entered in layers:
-            name, inside = entered, layers[entered]
-    return name
-
-
-def _attributes(op: tf.Operation) -> dict[str, Any]:
-    """Strides, paddings and the like; types and sizes are in the values already."""
-    found: dict[str, Any] = {}
-    for key in op.node_def.attr:
-        if key.startswith(("T", "_")):
-            continue
-        value = op.get_attr(key)
-        if isinstance(value, bytes):
-            value = value.decode(errors="replace")  # a function's settings are no text
-        elif isinstance(value, tf.DType):
-            value = value.name
-        elif isinstance(value, list):
-            value = tuple(value)
-        found[key] = value
-    return found

@@ -9,6 +9,7 @@ import tensorflow as tf
 from toolkit.autodiff import run
 from toolkit.autodiff.lower import Choice, Layer, Tuning, lower
 from toolkit.branch.branch import Branch
+from toolkit.branch.programs import programs_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def layers_of(branch: Branch) -> list[Layer]:
     are reduced here exactly as in training.
     """
     recording = _Recording("any")
-    program = lower(branch.trace(batch=1, training=True), recording)
+    program = lower(programs_of(branch, 1).training, recording, branch.trainable_names)
     with tf.Graph().as_default():
         stored = {
             name: tf.compat.v1.placeholder(value.dtype, value.shape)

@@ -141,11 +141,37 @@ def elementwise(x: keras.KerasTensor) -> keras.KerasTensor:
     return layers.Flatten()(layers.Concatenate()(parts))
 
 
+def other_convolutions(x: keras.KerasTensor) -> keras.KerasTensor:
+    x = layers.Conv2D(4, 2, groups=2, activation="selu", name="first")(x)
+    x = layers.Conv2DTranspose(6, 3, strides=2, padding="same")(x)
+    x = layers.GroupNormalization(3)(x)
+    gates = layers.Dense(2, activation="relu")(layers.GlobalAveragePooling2D(keepdims=True)(x))
+    x = layers.Multiply()([x, layers.Dense(6, activation="hard_sigmoid")(gates)])
+    x = layers.Resizing(7, 6)(x)
+    volume = layers.Reshape((7, 6, 3, 2))(layers.UnitNormalization()(x))
+    volume = layers.Conv3D(3, (2, 3, 2), strides=(2, 1, 1), activation="hard_silu")(volume)
+    volume = layers.MaxPooling3D((1, 2, 2), padding="same")(volume)
+    small = layers.UpSampling2D(2, interpolation="bilinear")(x[:, 1::3, ::-2])
+    return layers.Concatenate()([layers.Flatten()(part) for part in (volume, small)])
+
+
+def steps_and_attention(x: keras.KerasTensor) -> keras.KerasTensor:
+    words = keras.ops.clip(keras.ops.round(keras.ops.abs(x[:, 0, :, 0]) * 3.0), 0.0, 5.0)
+    words = layers.Embedding(6, 4, mask_zero=True)(words)
+    x = layers.Conv1D(4, 1, name="first")(layers.Reshape((8, 16))(x))
+    x = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(x)
+    x = layers.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True)
+    x = layers.Attention(use_scale=True)([x, layers.Dense(6)(words)])
+    ends = [layers.GRU(4)(words), layers.SimpleRNN(3)(x), layers.GRU(2, reset_after=False)(x)]
+    return layers.Concatenate()([*ends, layers.Flatten()(layers.Dot(axes=2)([x, x]))])
+
+
 @pytest.mark.parametrize(
     ("net", "formulation"),
     [
         (convolutions, "both"),
         *((net, "columns") for net in (pooling, sequence, elementwise)),
+        *((net, "columns") for net in (other_convolutions, steps_and_attention)),
     ],
 )
 def test_training_equals_that_of_keras(net: Build, formulation: str, tmp_path: Path) -> None:

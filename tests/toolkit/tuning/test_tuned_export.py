@@ -144,7 +144,7 @@ def test_the_measured_tuning_is_kept_if_it_is_faster_and_fits(
         monkeypatch.setattr(module, "convert_module", convert)
         monkeypatch.setattr(module, "try_out", measure)
     monkeypatch.setattr(trial, "measure_tuning", tune)
-    nothing = MemoryEstimate(0, 0, 0, 0, 0, 0, 0)
+    nothing = MemoryEstimate(*[0] * 8)
     monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: nothing)
 
     profile = replace(load_profile("weak"), threads=2)

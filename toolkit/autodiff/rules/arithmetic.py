@@ -96,6 +96,19 @@ def absolute(_: Node, x: tf.Tensor) -> Result:
     return tf.abs(x), (lambda dy: dy * tf.sign(x),)
 
 
+def sine(_: Node, x: tf.Tensor) -> Result:
+    return tf.sin(x), (lambda dy: dy * tf.cos(x),)
+
+
+def cosine(_: Node, x: tf.Tensor) -> Result:
+    return tf.cos(x), (lambda dy: -dy * tf.sin(x),)
+
+
+def step_function(node: Node, x: tf.Tensor) -> Result:
+    """Its slope is zero wherever it has one."""
+    return _STEPS[node.op](x), NO_GRADIENT
+
+
 def error_function(_: Node, x: tf.Tensor) -> Result:
     return _erf(x), (lambda dy: dy * (2.0 / math.sqrt(math.pi)) * tf.exp(-x * x),)
 
@@ -149,6 +162,10 @@ def compare(node: Node, a: Any, b: Any) -> Result:
     return _COMPARISONS[node.op](a, b), NO_GRADIENT
 
 
+def combine(node: Node, *conditions: Any) -> Result:
+    return _LOGIC[node.op](*conditions), NO_GRADIENT
+
+
 def select(_: Node, condition: tf.Tensor, a: Any, b: Any) -> Result:
     chosen = tf.cast(condition, "float32")
     # Dropout selects between x and zero: a product, unlike SELECT_V2, is taken by XNNPACK.
@@ -171,6 +188,12 @@ _COMPARISONS = {
     "LessEqual": tf.less_equal,
     "Equal": tf.equal,
 }
+_LOGIC = {
+    "LogicalAnd": tf.logical_and,
+    "LogicalOr": tf.logical_or,
+    "LogicalNot": tf.logical_not,
+}
+_STEPS = {"Floor": tf.floor, "Ceil": tf.math.ceil, "Round": tf.round, "Sign": tf.sign}
 
 RULES: dict[str, Rule] = {
     "AddV2": add,
@@ -189,10 +212,14 @@ RULES: dict[str, Rule] = {
     "Exp": exponential,
     "Log": logarithm,
     "Abs": absolute,
+    "Sin": sine,
+    "Cos": cosine,
     "Erf": error_function,
     "Erfc": complementary_error_function,
     "Cast": cast,
     "SelectV2": select,
     "StopGradient": stop_gradient,
     **dict.fromkeys(_COMPARISONS, compare),
+    **dict.fromkeys(_LOGIC, combine),
+    **dict.fromkeys(_STEPS, step_function),
 }

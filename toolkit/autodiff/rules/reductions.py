@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from toolkit.autodiff.program import Node
-from toolkit.autodiff.rules.rule import Pullbacks, Rule, nonzero, shape_of
+from toolkit.autodiff.rules.rule import NO_GRADIENT, Pullbacks, Rule, nonzero, shape_of
 
 Result = tuple[tf.Tensor, Pullbacks]
 
@@ -42,6 +42,10 @@ def largest(node: Node, x: tf.Tensor, axes: Any) -> Result:
     return tf.reshape(y, node.output.shape), (pullback,)
 
 
+def largest_place(node: Node, x: tf.Tensor, axis: Any) -> Result:
+    return tf.argmax(x, int(axis), output_type=node.output.dtype), NO_GRADIENT
+
+
 def _axes(x: tf.Tensor, axes: Any) -> list[int]:
     return sorted(int(axis) % len(x.shape) for axis in np.atleast_1d(axes))
 
@@ -52,4 +56,4 @@ def _kept(x: tf.Tensor, axes: Any) -> list[int]:
     return [1 if axis in reduced else size for axis, size in enumerate(shape_of(x))]
 
 
-RULES: dict[str, Rule] = {"Sum": total, "Mean": mean, "Max": largest}
+RULES: dict[str, Rule] = {"Sum": total, "Mean": mean, "Max": largest, "ArgMax": largest_place}

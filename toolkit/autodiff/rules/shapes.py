@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from toolkit.autodiff.program import Node
 from toolkit.autodiff.rules.rule import Pullback, Pullbacks, Rule, shape_of, unbroadcast
-from toolkit.errors import UnsupportedOp
 
 Result = tuple[tf.Tensor, Pullbacks]
 
@@ -64,15 +63,11 @@ def broadcast_to(_: Node, x: tf.Tensor, shape: Any) -> Result:
     return tf.broadcast_to(x, shape), (lambda dy: unbroadcast(dy, x),)
 
 
-def strided_slice(node: Node, x: tf.Tensor, begin: Any, end: Any, strides: Any) -> Result:
-    """Plain slices with step one, which is what Keras' own layers make."""
-    if any(int(step) != 1 for step in strides) or node.attrs["ellipsis_mask"]:
-        raise UnsupportedOp(node.layer, node.op, "a slice with a step")
+def strided_slice(node: Node, x: tf.Tensor, begin: Any, end: Any, _: Any) -> Result:
+    """Plain slices with step one; all others are expanded."""
     starts, sizes = [0] * len(x.shape), list(shape_of(x))
     for axis in range(len(begin)):
         bit = 1 << axis
-        if node.attrs["new_axis_mask"] & bit:
-            raise UnsupportedOp(node.layer, node.op, "a slice that adds an axis")
         first = None if node.attrs["begin_mask"] & bit else int(begin[axis])
         last = None if node.attrs["end_mask"] & bit else int(end[axis])
         taken = range(sizes[axis])[slice(first, last)]
@@ -85,6 +80,10 @@ def strided_slice(node: Node, x: tf.Tensor, begin: Any, end: Any, strides: Any) 
     ]
     y = tf.reshape(tf.slice(x, starts, sizes), node.output.shape)
     return y, (lambda dy: tf.pad(tf.reshape(dy, sizes), paddings),)
+
+
+def reverse(_: Node, x: tf.Tensor, axis: Any) -> Result:
+    return tf.reverse(x, axis), (lambda dy: tf.reverse(dy, axis),)
 
 
 def space_to_batch(_: Node, x: tf.Tensor, block: Any, paddings: Any) -> Result:
@@ -107,6 +106,7 @@ RULES: dict[str, Rule] = {
     "Tile": tile,
     "BroadcastTo": broadcast_to,
     "StridedSlice": strided_slice,
+    "ReverseV2": reverse,
     "SpaceToBatchND": space_to_batch,
     "BatchToSpaceND": batch_to_space,
 }
