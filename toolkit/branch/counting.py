@@ -15,7 +15,7 @@ from toolkit.branch.learning import DoubleQ
 
 _FREE = frozenset(
     {"Cast", "Reshape", "Transpose", "Pad", "PadV2", "ConcatV2", "Tile", "StridedSlice"}
-    | {"MaxPool", "AvgPool", "BroadcastTo", "StopGradient"}
+    | {"MaxPool", "AvgPool", "BroadcastTo", "StopGradient", "ReverseV2", "GatherV2"}
 )
 
 _PRODUCTS = frozenset({"Conv2D", "DepthwiseConv2dNative", "MatMul", "BatchMatMulV2"})
@@ -34,7 +34,7 @@ def count(branch: Branch) -> Counts:
     weights = branch.weights()
     return Counts(
         parameters=sum(weights[name].size for name in branch.trainable_names),
-        operations=sum(_operations(node) for node in program.nodes),
+        operations=sum(operations_of(node) for node in program.nodes),
         shared_parameters=sum(weights[name].size for name in branch.shared_names),
     )
 
@@ -51,7 +51,7 @@ def training_operations(branch: Branch) -> int:
     total = 0
     for node in program.nodes:
         if node.op in _PRODUCTS:
-            total += _operations(node) * (forwards + 1 + (node.inputs[0] in active))
+            total += operations_of(node) * (forwards + 1 + (node.inputs[0] in active))
     return total
 
 
@@ -61,7 +61,8 @@ def _program(branch: Branch) -> Program:
     return prepared.trace(batch=1, training=False)
 
 
-def _operations(node: Node) -> int:
+def operations_of(node: Node) -> int:
+    """Multiplications and additions of one node."""
     if node.op in _FREE:
         return 0
     if node.op == "Conv2D":

@@ -1,9 +1,11 @@
-"""A user's own branch: `--model path/to/file.py:function`, or `…:function:width`."""
+"""A user's own branch: `--model path/to/file.py:function`, `…:function:width`, or `file.keras`."""
 
 from __future__ import annotations
 
+import fnmatch
 import importlib.util
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,21 +16,27 @@ from typing import Any
 import keras
 
 from toolkit.autodiff.nested_layers import nested_layers
-from toolkit.branch.branch import Branch
+from toolkit.branch.branch import Branch, all_layers, sharing_everything
 from toolkit.branch.cascade import cascade
-from toolkit.branch.learning import DoubleQ, Learning, Supervised
+from toolkit.branch.compiled import learning_of
+from toolkit.branch.learning import Learning
+from toolkit.branch.target import target_of
 from toolkit.errors import ModelError
 
+KERAS = ".keras"
 ALL = "all"  # instead of the names of shared layers
 
 
 def load_branch(spec: str) -> Branch:
     """Calls the function; it returns (model, shared layer names), a Branch, or only a model.
 
-    Only a model means that every layer is shared, as within a group of equal devices. A function
+    A model, also one in a .keras file, learns as it was compiled to. Only a model means that every
+    layer is shared, as within a group of equal devices. A function
     that takes a width gets the one in path/to/file.py:function:width. Layers without a name get
     one from Keras that depends on the file and the function alone.
     """
+    if spec.endswith(KERAS):
+        return _branch(spec, Path(spec).stem, _saved(Path(spec)))
     place, _, width = spec.rpartition(":")
     if width.isdecimal() and ":" in place:
         return load_function_of_width(place)(int(width))
@@ -50,19 +58,38 @@ def load_cascade(
 
 
 def sharing(branch: Branch, layers: str | None) -> Branch:
-    """Returns the branch with other shared layers: `all`, or names with commas; None: its own."""
+    """Returns the branch with other shared layers; None: its own.
+
+    They are `all`, or names and patterns such as stem*, with commas between.
+    """
     if layers is None:
         return branch
     if layers == ALL:
-        return replace(branch, shared_layers=all_layers(branch.model))
-    names = [name.strip() for name in layers.split(",")]
-    return replace(branch, shared_layers=tuple(name for name in names if name))
+        return sharing_everything(branch)
+    return replace(branch, shared_layers=_listed(layers, branch))
 
 
-def all_layers(model: keras.Model) -> tuple[str, ...]:
-    """The names of all layers, those inside others included."""
-    inputs = keras.layers.InputLayer
-    return tuple(layer.name for layer in nested_layers(model) if not isinstance(layer, inputs))
+def receiving(branch: Branch, layers: str | None) -> Branch:
+    """Returns the branch that takes these layers from its fleet, and does not train them."""
+    if layers is None:
+        return branch
+    names = _listed(layers, branch)
+    shared = (*branch.shared_layers, *(n for n in names if n not in branch.shared_layers))
+    return replace(branch, shared_layers=shared, received_layers=names)
+
+
+def _listed(layers: str, branch: Branch) -> tuple[str, ...]:
+    """Returns the named layers, and those with weights that a pattern such as stem* fits."""
+    names = [layer.name for layer in nested_layers(branch.model) if layer.weights]
+    chosen: dict[str, None] = {}
+    for pattern in filter(None, (name.strip() for name in layers.split(","))):
+        found = fnmatch.filter(names, pattern)
+        if not found and set(pattern) & set("*?["):
+            raise ModelError(
+                f"no layer with weights is called like {pattern!r}; there are {', '.join(names)}."
+            )
+        chosen |= dict.fromkeys(found or [pattern])
+    return tuple(chosen)
 
 
 def load_function_of_width(spec: str) -> Callable[[int], Branch]:
@@ -127,17 +154,33 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
+def _saved(path: Path) -> keras.Model:
+    """Returns the model in a .keras file; code inside it is not run."""
+    if not path.is_file():
+        raise ModelError(f"there is no file {path}.")
+    keras.utils.clear_session(free_memory=False)
+    try:
+        with warnings.catch_warnings():  # that an optimiser has not started; a device starts anew
+            warnings.simplefilter("ignore")
+            return keras.models.load_model(path, safe_mode=True)
+    except Exception as error:  # Keras documents no type of error
+        first_line = str(error).strip().partition("\n")[0]
+        raise ModelError(f"Keras cannot load {path}: {first_line}") from error
+
+
 def _branch(spec: str, name: str, made: Any) -> Branch:
     match made:
         case Branch():
             _check(made.name, made.model, made.learning)
             return made
         case keras.Model():
-            _check(name, made, Supervised())
-            return Branch(name, made, all_layers(made))
+            learning = learning_of(name, made)
+            _check(name, made, learning)
+            return Branch(name, made, all_layers(made), learning)
         case (keras.Model() as model, [*layers]) if all(isinstance(n, str) for n in layers):
-            _check(name, model, Supervised())
-            return Branch(name, model, tuple(layers))
+            learning = learning_of(name, model)
+            _check(name, model, learning)
+            return Branch(name, model, tuple(layers), learning)
     raise ModelError(
         f"{spec} returned {type(made).__name__}; "
         "it must return a Keras model, or (model, names of the shared layers)."
@@ -155,7 +198,5 @@ def _check(name: str, model: keras.Model, learning: Learning) -> None:
         policy = layer.dtype_policy.name
         if policy != "float32" and not isinstance(layer, keras.layers.InputLayer):
             raise ModelError(f"layer {layer.name!r} computes in {policy}; only float32 can train.")
-    chooses = isinstance(learning, DoubleQ) or learning.loss == "cross_entropy"
-    output = model.output_shape
-    if chooses and isinstance(output, tuple) and len(output) != 2:  # tracing refuses several
-        raise ModelError(f"the model of {name} answers {output}; it must be (None, classes).")
+    if isinstance(model.output_shape, tuple):  # tracing refuses several
+        target_of(name, learning, takes=takes, answers=model.output_shape)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from toolkit.autodiff.unrolling import unrolled
 from toolkit.branch.branch import Branch
 from toolkit.conversion.tflite_internals import quantise_dense_per_tensor, schema
 from toolkit.errors import ExportError
@@ -32,13 +33,29 @@ def convert_inference(branch: Branch, quantisation: str, calibration: Images) ->
 
     def infer(x: tf.Tensor) -> dict[str, tf.Tensor]:
         scaled = tf.cast(x, "float32") * branch.input_scale
-        return {"output": model.stateless_call(trainable, rest, scaled, training=False)[0]}
+        with unrolled(model):  # the calibration of int8 ends the process where it meets a loop
+            return {"output": model.stateless_call(trainable, rest, scaled, training=False)[0]}
 
     frame = tf.TensorSpec((1, *branch.input_shape), dtype, name="x")
-    signature = tf.function(infer, autograph=False).get_concrete_function(frame)
+    return convert_constant(
+        "infer", infer, frame, quantisation, calibration, as_integers=as_integers
+    )
+
+
+def convert_constant(
+    name: str,
+    function: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    frame: tf.TensorSpec,
+    quantisation: str,
+    calibration: Images,
+    *,
+    as_integers: bool,
+) -> bytes:
+    """A function without variables as the signature `name` of a file."""
+    signature = tf.function(function, autograph=False).get_concrete_function(frame)
     with tempfile.TemporaryDirectory() as folder:
-        tf.saved_model.save(tf.Module(), folder, signatures={"infer": signature})
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["infer"])
+        tf.saved_model.save(tf.Module(), folder, signatures={name: signature})
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[name])
         if quantisation != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if quantisation == "dynamic":
@@ -46,7 +63,7 @@ def convert_inference(branch: Branch, quantisation: str, calibration: Images) ->
         if quantisation == "float16":
             converter.target_spec.supported_types = [tf.float16]
         if quantisation == "int8":
-            converter.representative_dataset = lambda: _examples(calibration, dtype)
+            converter.representative_dataset = lambda: _examples(calibration, frame)
             converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
             if as_integers:
                 converter.inference_input_type = tf.uint8
@@ -71,9 +88,12 @@ def _with_plain_bytes(data: bytes) -> bytes:
     return bytes(found)
 
 
-def _examples(images: Images, dtype: str) -> Iterator[list[Images]]:
-    for image in images:
-        yield [image[None].astype(dtype)]
+def _examples(images: Images, frame: tf.TensorSpec) -> Iterator[list[Images]]:
+    """Batches of the frame's size; the last one is filled up with the first images."""
+    size = frame.shape[0]
+    for start in range(0, len(images), size):
+        chosen = np.arange(start, start + size) % len(images)
+        yield [images[chosen].astype(frame.dtype.as_numpy_dtype)]
 
 
 def synthetic_examples(branch: Branch, count: int = 64) -> Images:

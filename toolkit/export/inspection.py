@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -16,7 +17,9 @@ def inspect_bundle(bundle: Bundle) -> dict[str, Any]:
     return {
         **bundle.manifest.to_json(),
         "operations": {
-            file.name: operations(file.read_bytes()) for file in (bundle.model, bundle.infer)
+            file.name: operations(file.read_bytes())
+            for file in (bundle.model, bundle.infer, bundle.prefix)
+            if file is not None
         },
     }
 
@@ -33,6 +36,34 @@ def operations(data: bytes) -> dict[str, dict[str, int]]:
         )
         for index, subgraph in enumerate(model.subgraphs)
     }
+
+
+def frozen_lines(manifest: dict[str, Any]) -> list[str]:
+    """What of the branch is frozen, what is received, and by which plan; nothing if all trains."""
+    lines = []
+    if manifest["update"] != "all":
+        lines.append(f"update plan {manifest['update']}")
+    if frozen := manifest.get("frozen"):
+        numbers = sum(math.prod(shape) for shape in frozen["tensors"].values())
+        layers = dict.fromkeys(name.rpartition("/")[0] for name in frozen["tensors"])
+        names = ", ".join([*layers][:8]) + (", …" if len(layers) > 8 else "")
+        lines.append(f"frozen: {numbers:,} numbers in {len(layers)} layers ({names})")
+    if prefix := manifest.get("prefix"):
+        shape = "×".join(map(str, prefix["features"]))
+        lines.append(
+            f"prefix in {prefix['precision']}, {prefix['micro_batch_size']} examples at once; "
+            f"features of {shape} numbers"
+        )
+    received = [t["name"] for t in manifest["tensors"] if _shared(t) == "received"]
+    if received:
+        lines.append(f"received from the fleet, and not trained: {', '.join(received)}")
+    return lines
+
+
+def _shared(tensor: dict[str, Any]) -> str:
+    if not tensor["shared"]:
+        return ""
+    return "shared" if tensor["trainable"] else "received"
 
 
 def print_report(report: dict[str, Any], console: Console) -> None:
@@ -53,6 +84,8 @@ def print_report(report: dict[str, Any], console: Console) -> None:
             f"in micro-batches of {report['micro_batch_size']}; "
             f"estimated peak {report['estimated']['peak_bytes'] / 2**20:.0f} MiB"
         )
+    for line in frozen_lines(report):
+        console.print(line, highlight=False)
     files = Table("file", "bytes", "sha256")
     for name, entry in report["files"].items():
         files.add_row(name, f"{entry['bytes']:,}", entry["sha256"][:16] + "…")
@@ -61,7 +94,7 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         tensors.add_row(
             tensor["name"],
             "×".join(map(str, tensor["shape"])) or "scalar",
-            "shared" if tensor["shared"] else "",
+            _shared(tensor),
             "yes" if tensor["trainable"] else "",
         )
     signatures = Table("signature", "takes", "operations")

@@ -1,6 +1,6 @@
 """What a device process will take, estimated from the model alone, and what to do about it.
 
-    peak ≈ process + runtime + game + file + 2 · state + PACKING · arenas
+    peak ≈ process + runtime + game + stream + file + 2 · state + PACKING · arenas
 
 `state` is every variable: weights, optimiser slots, accumulated gradient, target network. It is
 there twice when a checkpoint is written: in the runtime, and as arrays on their way to the disk.
@@ -23,10 +23,12 @@ from firmware_sim.playing.environments.atari import OBSERVATION
 from firmware_sim.training.limits import MIB
 from toolkit.branch.learning import DoubleQ
 from toolkit.conversion.flatbuffer import operation, parse, tensor_bytes
+from toolkit.export.predict import predicted_weights
 from toolkit.training.module import TrainingModule
 
 PROCESS_MIB = 42.3  # Python, numpy and the agent with its MQTT client
 RUNTIME_MIB = {"ai-edge-litert": 15, "tflite-runtime": 10}  # its library, and graphs as loaded
+STREAM_MIB = 4.2  # of branches that learn from examples: the store, and a program that predicts
 GAME_MIB = 15  # ale-py with two games, one of them a test, and mini-batches of frames
 PACKING = 1.2  # alignment, and what kernels pack and keep
 RESERVE_MIB = 1  # of the cap: two runs of one process are not alike
@@ -50,14 +52,17 @@ class MemoryEstimate:
     process_bytes: int
     runtime_bytes: int
     game_bytes: int
+    stream_bytes: int
     file_bytes: int
     state_bytes: int
     arena_bytes: int
     peak_bytes: int
 
 
-def estimate_memory(module: TrainingModule, model: bytes, runtime: str) -> MemoryEstimate:
-    """The peak of a device that trains this converted model."""
+def estimate_memory(
+    module: TrainingModule, model: bytes, runtime: str, prefix: bytes = b""
+) -> MemoryEstimate:
+    """The peak of a device that trains this converted model, with its prefix if it has one."""
     parsed = parse(model)
     alive = {
         s.signatureKey.decode(): alive_bytes(
@@ -70,15 +75,22 @@ def estimate_memory(module: TrainingModule, model: bytes, runtime: str) -> Memor
     library = round(RUNTIME_MIB[runtime] * MIB)
     game = round(GAME_MIB * MIB) if plays(module) else 0
     state = 4 * sum(int(variable.shape.num_elements()) for variable in module.store.values())
+    weights = 4 * sum(math.prod(module.state_shapes[n]) for n in predicted_weights(module))
+    learns = module.branch.target is not None
+    stream = round(STREAM_MIB * MIB) + 2 * weights if learns else 0
     arenas = sum(alive.get(name, 0) for name in (*steps, *_CALLED))
+    if prefix:
+        arenas += alive_bytes(parsed := parse(prefix), parsed.subgraphs[0], delegated=True)
+    files = len(model) + 2 * len(prefix)  # kernels keep the constants of a prefix packed as well
     return MemoryEstimate(
         process_bytes=process,
         runtime_bytes=library,
         game_bytes=game,
-        file_bytes=len(model),
+        stream_bytes=stream,
+        file_bytes=files,
         state_bytes=state,
         arena_bytes=arenas,
-        peak_bytes=round(process + library + game + len(model) + 2 * state + PACKING * arenas),
+        peak_bytes=round(process + library + game + stream + files + 2 * state + PACKING * arenas),
     )
 
 

@@ -6,7 +6,8 @@ What a trial measures decides the micro-batch, and which of two tunings is kept.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from firmware_sim.bundle.manifest import Measured
+from firmware_sim.bundle.reader import MODEL, PREDICT, PREFIX
 from firmware_sim.probe import random_input
 from firmware_sim.tensor_spec import TensorSpec
 from firmware_sim.training.limits import MIB
@@ -62,12 +64,15 @@ def make_module(
 def try_out(branch: Branch, profile: Profile, model: Path) -> Measured:
     """Runs the model as a device would, in a fresh process for each runtime installed here.
 
-    Its output must equal that of Keras. What is measured is that of the profile's runtime.
+    A prefix stands beside the model. The output must equal that of Keras, and be a number where the
+    prefix is in int8. What is measured is that of the profile's runtime.
     """
+    rounded = model.with_name(PREFIX).exists() and profile.frozen_precision == "int8"
     reports = {r: _measure(model, r, profile) for r in installed_runtimes()}
     wanted = _keras_output(branch)
     for runtime, report in reports.items():
-        if not np.allclose(report["answer"], wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max()):
+        near = np.isfinite(report["answer"]).all() if rounded else _equal(report["answer"], wanted)
+        if not near:
             raise ExportError(f"in {runtime} the converted branch does not answer what Keras does.")
     report = reports.get(profile.runtime) or reports[choose_runtime()]
     return Measured(
@@ -110,7 +115,7 @@ def fit_memory(
     chosen = largest_micro_batch(profile.batch_size, attempt)
     if chosen is None:
         least = tried[min(tried)]
-        raise ExportError(_too_large(profile, least) + _advice(profile, draft, smaller))
+        raise ExportError(_too_large(profile, least) + _advice(profile, smaller))
     return tried[chosen]
 
 
@@ -144,12 +149,14 @@ def _too_large(profile: Profile, least: Trial) -> str:
     )
 
 
-def _advice(profile: Profile, draft: Path, smaller: Callable[[], Branch] | None) -> str:
+def _advice(profile: Profile, smaller: Callable[[], Branch] | None) -> str:
     """Whether a smaller branch would fit, by trying it out."""
     if smaller is None:
         return "; a branch with fewer or narrower layers would take less."
     branch = smaller()
-    least = try_micro_batch(branch, profile, draft, 1, shipped(profile.runtime))
+    with tempfile.TemporaryDirectory() as folder:  # a prefix beside the draft is not of this branch
+        draft = Path(folder) / MODEL
+        least = try_micro_batch(branch, profile, draft, 1, shipped(profile.runtime))
     peak_mib = least.measured.peak_bytes / MIB
     if least.fits(profile):
         return f"; the branch {branch.name} fits, in {peak_mib:.0f} MiB."
@@ -160,8 +167,16 @@ def _measure(model: Path, runtime: str, profile: Profile) -> dict[str, Any]:
     command = [sys.executable, "-m", "firmware_sim.measure", str(model), "--device"]
     command += ["--runtime", runtime, "--threads", str(profile.threads)]
     command += ["--batch", str(profile.batch_size)]
+    if (prefix := model.with_name(PREFIX)).exists():
+        command += ["--prefix", str(prefix)]
+    if (predict := model.with_name(PREDICT)).exists():
+        command += ["--predict", str(predict)]
     failure = f"the branch does not train in {runtime}"
     return report_of(command, failure=failure, error=ExportError)
+
+
+def _equal(found: Sequence[float], wanted: npt.NDArray[np.float32]) -> bool:
+    return np.allclose(found, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
 
 
 def _keras_output(branch: Branch) -> npt.NDArray[np.float32]:

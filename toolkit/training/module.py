@@ -6,42 +6,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
+from firmware_sim.bundle.manifest import FEATURES
 from firmware_sim.training.learner import STEP
+from firmware_sim.training.prefixed import EXAMPLES
 from toolkit.autodiff import Program, Tape, run
 from toolkit.autodiff.blocks import in_blocks, large_kernels
 from toolkit.autodiff.lower import Tuning, lower
 from toolkit.autodiff.program import Value
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ, Supervised
-from toolkit.conversion.signature import Signature, Tensors
+from toolkit.branch.programs import programs_of
+from toolkit.conversion.signature import Function, Signature, Tensors
 from toolkit.errors import ExportError
+from toolkit.training.clipping import clipped
 from toolkit.training.double_q import double_q_loss, double_q_target
 from toolkit.training.groups import Group, group
-from toolkit.training.losses import LOSSES
+from toolkit.training.inputs import training_inputs
+from toolkit.training.losses import loss_of, mean_of_each
 from toolkit.training.storage import Storage
 from toolkit.tuning.files import shipped
 
 ACCUMULATED = "accumulated"
 TARGET = "target/"
 Loss = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]  # of an output: values and gradients
-
-
-def training_inputs(branch: Branch, batch: int) -> dict[str, tf.TensorSpec]:
-    """What `train` takes: transitions for double Q-learning, otherwise examples."""
-    frames = tf.TensorSpec((batch, *branch.input_shape), branch.input_dtype)
-    number = tf.TensorSpec((batch,), tf.float32)
-    choice = tf.TensorSpec((batch,), tf.int32)
-    if isinstance(branch.learning, DoubleQ):
-        return {
-            "obs": frames,
-            "action": choice,
-            "reward": number,
-            "next_obs": frames,
-            "done": number,
-        }
-    if branch.learning.loss == "cross_entropy":
-        return {"x": frames, "y": choice}
-    return {"x": frames, "y": tf.TensorSpec((batch, *branch.model.output_shape[1:]), tf.float32)}
 
 
 class TrainingModule(tf.Module):  # type: ignore[misc]
@@ -63,8 +50,13 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         runtime: str,
         micro_batch: int | None = None,
         tuning: Tuning | None = None,
+        whole: bool = False,
     ) -> None:
-        """Without a tuning, the one that ships for the runtime."""
+        """Without a tuning, the one that ships for the runtime.
+
+        If the branch begins with frozen layers, the signatures take what these make of examples,
+        the features of a prefix, unless the `whole` branch is to be in one file.
+        """
         super().__init__()
         self.branch = branch
         self.batch = batch
@@ -73,24 +65,26 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
             raise ExportError(
                 f"a batch of {batch} cannot be taken in micro-batches of {self.micro_batch}."
             )
-        used = tuning or shipped(runtime)
-
-        def program(size: int, training: bool) -> Program:
-            return lower(branch.trace(batch=size, training=training), used)
-
-        traced = program(self.micro_batch, True)
+        used, trained = tuning or shipped(runtime), branch.trainable_names
+        self.programs = programs_of(branch, self.micro_batch, whole=whole)
+        traced = lower(self.programs.training, used, trained)
         kernels = large_kernels(traced)
+
+        def program(given: Program) -> Program:
+            return in_blocks(lower(given, used, trained), kernels.values())
+
         self.training_program = in_blocks(traced, kernels.values())
-        self.batch_program = in_blocks(program(self.micro_batch, False), kernels.values())
-        self.single_program = in_blocks(program(1, False), kernels.values())
-        model = dict(branch.weights())
+        self.batch_program = program(self.programs.inference)
+        self.single_program = program(self.programs.single)
+        frozen = self.programs.frozen
+        model = {name: v for name, v in branch.weights().items() if name not in frozen}
         self.storage = Storage(kernels)
         self.model_variables = self.storage.variables(model)
         self.trained_variables = self.storage.variables(branch.trainable_names)
         held = self.storage.cut(model)
         self.groups = group(
             {name: tuple(value.shape) for name, value in held.items()},
-            self.storage.variables(branch.shared_names),
+            self.storage.variables(branch.sent_names),
             self.storage.variables(branch.local_names),
         )
         slots = {
@@ -113,9 +107,9 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         frame = tf.TensorSpec((1, *self.branch.input_shape), self.branch.input_dtype)
         shared = self.branch.shared_names
         found = {
-            "infer": Signature(self.infer, {"x": frame}),
-            "train": Signature(self.train, inputs),
-            "accumulate": Signature(self.accumulate, inputs),
+            "infer": self._of_examples(self.infer, {"x": frame}),
+            "train": self._of_examples(self.train, inputs),
+            "accumulate": self._of_examples(self.accumulate, inputs),
             "apply": Signature(self.apply, {}),
             "get_shared": Signature(lambda: self.tensors(shared), {}),
             "set_shared": Signature(self.set, self._specs(shared)),
@@ -127,8 +121,24 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         if isinstance(self.branch.learning, DoubleQ):
             found["sync_target"] = Signature(self.sync_target, {})
         else:
-            found["evaluate"] = Signature(self.evaluate, inputs)
+            found["evaluate"] = self._of_examples(self.evaluate, inputs)
         return found
+
+    def _of_examples(self, function: Function, inputs: Mapping[str, tf.TensorSpec]) -> Signature:
+        """A signature that takes features instead of examples, if there is a prefix."""
+        if self.programs.cut is None:
+            return Signature(function, inputs)
+        row = self.training_program.x.shape[1:]
+        specs = {
+            (name + FEATURES if name in EXAMPLES else name): (
+                tf.TensorSpec((spec.shape[0], *row), tf.float32) if name in EXAMPLES else spec
+            )
+            for name, spec in inputs.items()
+        }
+        return Signature(
+            lambda **given: function(**{n.removesuffix(FEATURES): v for n, v in given.items()}),
+            specs,
+        )
 
     # --- signatures -------------------------------------------------------------------------
 
@@ -136,16 +146,14 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         tape = run(self.single_program, self.read(self.model_variables), x)
         return {"output": tape[self.single_program.y]}
 
-    def evaluate(self, x: tf.Tensor, y: tf.Tensor) -> Tensors:
-        """Sums over the batch, so that batches add up; rows labelled -1 do not count."""
+    def evaluate(self, x: tf.Tensor, y: tf.Tensor | None = None) -> Tensors:
+        """What the measures of a batch are computed from.
+
+        Of classes, sums over the batch, where a label of -1 does not count, and the classes that
+        are predicted. Of numbers, the means of each example.
+        """
         tape = run(self.batch_program, self.read(self.model_variables), x)
-        logits = tape[self.batch_program.logits()]
-        losses, _ = self._loss(logits, y)
-        sums = {"loss": tf.reduce_sum(losses)}
-        if y.dtype == tf.int32:
-            right = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), y)
-            sums["correct"] = tf.reduce_sum(tf.cast(right, "float32"))
-        return sums
+        return self._measures(tape[self._loss_at(self.batch_program)], x, y)
 
     def train(self, **batch: tf.Tensor) -> Tensors:
         """One optimiser step on all trainable tensors, by the samples given and no others."""
@@ -174,7 +182,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         return {"step": self.store[STEP].read_value()}
 
     def apply(self) -> Tensors:
-        """Steps θ_local by dθ_local, returns dθ_shared, and clears dθ."""
+        """Steps θ_local by dθ_local, returns dθ_shared of what is trained, and clears dθ."""
         totals = self._take_accumulated()
         shared: Tensors = {}
         for g, total in zip(self.groups, totals, strict=True):
@@ -183,7 +191,9 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         local = [(g, total) for g, total in zip(self.groups, totals, strict=True) if not g.shared]
         theta = self.read([name for g, _ in local for name in g.shapes])
         self._advance(theta, [g for g, _ in local], [total for _, total in local])
-        return self.storage.join(shared, self.branch.shared_names)
+        if not shared:  # a receiver; a signature has at least one output
+            return {"step": self.store[STEP].read_value()}
+        return self.storage.join(shared, self.branch.sent_names)
 
     def sync_target(self) -> Tensors:
         """θ⁻ ← θ."""
@@ -218,7 +228,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
             tape, losses, seeds = self._double_q(learning, theta, **batch)
         else:
             tape = run(self.training_program, theta, batch["x"])
-            losses, seeds = self.at_outputs(tape.tensors, lambda z: self._loss(z, batch["y"]))
+            losses, seeds = self.at_outputs(tape.tensors, lambda z: self._loss(z, **batch))
         seeds = {value: seed * (1.0 / divisor) for value, seed in seeds.items()}
         found = tape.gradients(seeds, self.trained_variables)
         for name, value in tape.updates().items():
@@ -235,16 +245,21 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     def _advance(
         self, theta: Tensors, groups: Sequence[Group], gradients: Sequence[tf.Tensor]
     ) -> None:
-        """θ ← θ + update(gradient), group by group."""
+        """θ ← θ · (1 - η·decay) + update(clipped gradient), group by group."""
         optimizer = self.branch.learning.optimizer
         step = self.store[STEP].read_value()
-        for g, gradient in zip(groups, gradients, strict=True):
+        kept = (
+            1.0 - optimizer.rate(step) * optimizer.weight_decay if optimizer.weight_decay else None
+        )
+        limited = clipped(optimizer, groups, gradients, self.storage.tensor)
+        for g, gradient in zip(groups, limited, strict=True):
             slots = {slot: self.store[g.slot(slot)].read_value() for slot in optimizer.slots}
             change, moved = optimizer.update(gradient, slots, step)
             for slot, value in moved.items():
                 self.store[g.slot(slot)].assign(value)
             for name, part in g.cut(change).items():
-                self.store[name].assign(theta[name] + part)
+                before = theta[name] if kept is None else theta[name] * kept
+                self.store[name].assign(before + part)
         self.store[STEP].assign(step + 1.0)
 
     def at_outputs(
@@ -252,14 +267,53 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     ) -> tuple[tf.Tensor, dict[Value, tf.Tensor]]:
         """The loss of each example, summed over the outputs, and ∂L/∂output for each of them."""
         program = self.training_program
-        outputs = [program.logits(), *([program.early] if program.early else [])]
+        outputs = [self._loss_at(program), *([program.early] if program.early else [])]
         found = {output: loss(tensors[output]) for output in outputs}
         first, *more = (losses for losses, _ in found.values())
         return sum(more, start=first), {output: seed for output, (_, seed) in found.items()}
 
-    def _loss(self, logits: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _loss_at(self, program: Program) -> Value:
+        """Where the loss is taken: cross-entropies before what closes, as Q-learning."""
+        learning = self.branch.learning
+        if isinstance(learning, Supervised) and learning.loss == "binary_cross_entropy":
+            return program.fed_to("Sigmoid")
+        numbers = isinstance(learning, Supervised) and learning.loss != "cross_entropy"
+        return program.y if numbers else program.logits()
+
+    def _loss(
+        self, output: tf.Tensor, x: tf.Tensor, y: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         assert isinstance(self.branch.learning, Supervised)
-        return LOSSES[self.branch.learning.loss](logits, y)
+        return loss_of(self.branch.learning, output, self._wanted(x, y))
+
+    def _measures(self, output: tf.Tensor, x: tf.Tensor, y: tf.Tensor | None) -> Tensors:
+        losses, _ = self._loss(output, x, y)
+        wanted = self._wanted(x, y)
+        if wanted.dtype == tf.int32:
+            predicted = tf.argmax(output, -1, output_type=tf.int32)
+            if predicted.shape != wanted.shape:
+                predicted = tf.reshape(predicted, wanted.shape)
+            right = tf.cast(tf.equal(predicted, wanted), "float32")
+            return {
+                "loss": tf.reduce_sum(losses),
+                "correct": tf.reduce_sum(right),
+                "predicted": predicted,
+            }
+        learning = self.branch.learning
+        binary = isinstance(learning, Supervised) and learning.loss == "binary_cross_entropy"
+        error = (tf.sigmoid(output) if binary else output) - wanted
+        return {
+            "loss": losses,
+            "absolute_error": mean_of_each(tf.abs(error)),
+            "squared_error": mean_of_each(error * error),
+        }
+
+    def _wanted(self, x: tf.Tensor, y: tf.Tensor | None) -> tf.Tensor:
+        """The target; of an autoencoder what it takes, as the model sees it."""
+        if y is not None:
+            return y
+        seen, scale = tf.cast(x, "float32"), self.branch.input_scale
+        return seen if scale == 1.0 else seen * scale
 
     def _double_q(
         self,

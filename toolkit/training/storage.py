@@ -27,6 +27,10 @@ class Storage:
             kept for n in names for kept in (self.blocks[n].names if n in self.blocks else (n,))
         )
 
+    def tensor(self, variable: str) -> str:
+        """The name of the tensor that a variable holds, or holds a block of."""
+        return next((n for n, b in self.blocks.items() if variable in b.names), variable)
+
     def cut(self, tensors: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Tensors → what their variables hold."""
         found: dict[str, tf.Tensor] = {}

@@ -19,7 +19,7 @@ def model() -> keras.Model:
 
 def test_users_import_from_the_package() -> None:
     assert toolkit.branch.__all__ == [
-        *("SGD", "Adam", "Branch", "BranchDropout", "DoubleQ", "RMSProp", "Supervised"),
+        *("SGD", "Adam", "AdamW", "Branch", "BranchDropout", "DoubleQ", "RMSProp", "Supervised"),
     ]
     assert Supervised() == Supervised("cross_entropy", Adam(learning_rate=0.001))
     assert DoubleQ().optimizer == Adam(learning_rate=0.00025)

@@ -13,7 +13,7 @@ import pytest
 
 from broker.aggregator.slice_file import read_slice
 from firmware_sim.bundle.manifest import Measured
-from firmware_sim.bundle.reader import FILES, MANIFEST, Bundle, open_bundle
+from firmware_sim.bundle.reader import BRANCH, FILES, MANIFEST, PREDICT, Bundle, open_bundle
 from profiles import load_profile
 from toolkit import zoo
 from toolkit.branch.branch import Branch
@@ -36,8 +36,9 @@ def digits(seed: int) -> Branch:
 def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out the stages that take seconds: model.tflite is empty and nothing is measured."""
     monkeypatch.setattr(stages, "convert_module", lambda module: b"")
+    monkeypatch.setattr(stages, "convert_prediction", lambda module: b"")
     monkeypatch.setattr(stages, "try_out", lambda *arguments: Measured("none", "0", 1, 0, 0, 0.0))
-    nothing = MemoryEstimate(0, 0, 0, 0, 0, 0, 0)
+    nothing = MemoryEstimate(*[0] * 8)
     monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: nothing)
 
 
@@ -50,7 +51,14 @@ def test_the_same_seed_writes_the_same_bundle_in_place_of_the_previous_one(
     branch = digits(seed=0)
     heard: list[str] = []
     examples = calibration_for(branch, "digits", None)
-    again = export(branch, WEAK, own_bundle.folder, calibration=examples, progress=heard.append)
+    again = export(
+        branch,
+        WEAK,
+        own_bundle.folder,
+        calibration=examples,
+        progress=heard.append,
+        trained=(),
+    )
     assert heard == list(STAGES)
     assert again.manifest.fingerprint == digits_bundle.manifest.fingerprint
     assert again.slice.read_bytes() == digits_bundle.slice.read_bytes()
@@ -78,8 +86,8 @@ def test_the_complex_branch_has_the_same_slice(digits_bundle: Bundle, tmp_path: 
 
 def test_the_manifest_describes_the_files(digits_bundle: Bundle) -> None:
     manifest = json.loads((digits_bundle.folder / MANIFEST).read_text())
-    assert tuple(manifest["files"]) == FILES
-    for name in FILES:
+    assert tuple(manifest["files"]) == (*FILES, PREDICT, BRANCH)
+    for name in (*FILES, PREDICT, BRANCH):
         assert manifest["files"][name]["bytes"] == (digits_bundle.folder / name).stat().st_size
     shared, values = read_slice(digits_bundle.slice)
     assert manifest["fingerprint"] == shared.fingerprint
@@ -111,6 +119,7 @@ def test_the_manifest_tells_how_the_branch_learns_and_what_it_takes(digits_bundl
                 "epsilon": 1e-07,
             },
         },
+        "target": {"kind": "class", "shape": [], "classes": 10},
     }
     batch = {"inputs": {"x": ["uint8", [32, 8, 8, 1]], "y": ["int32", [32]]}}
     signatures = manifest["signatures"]

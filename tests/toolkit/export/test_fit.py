@@ -152,7 +152,7 @@ def test_a_width_is_judged_in_the_micro_batches_that_an_export_takes(
         monkeypatch.setattr(module, "convert_module", convert)
         monkeypatch.setattr(module, "try_out", measure)
     monkeypatch.setattr(stages, "convert_inference", lambda *arguments: b"")
-    estimate = MemoryEstimate(0, 0, 0, 0, 0, 0, 1)
+    estimate = MemoryEstimate(0, 0, 0, 0, 0, 0, 0, 1)
     monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: estimate)
 
     def build(width: int) -> Branch:

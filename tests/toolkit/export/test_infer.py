@@ -160,3 +160,15 @@ def test_synthetic_examples_use_the_whole_range(dtype: str, scale: float, highes
     assert np.array_equal(
         examples, synthetic_examples(small(input_dtype=dtype, input_scale=scale), 8)
     )
+
+
+def test_recurrent_layers_are_computed_in_integers_without_a_loop() -> None:
+    """The converter's calibration does not survive a loop."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((5, 3)), layers.GRU(4, name="memory"), layers.Dense(2)])
+    branch = Branch("recurrent", model, ("memory",))
+    x = np.random.default_rng(0).normal(size=(32, 5, 3)).astype(np.float32)
+    data = convert_inference(branch, "int8", x)
+    parsed = parse(data)
+    names = {operation(parsed, op) for graph in parsed.subgraphs for op in graph.operators}
+    assert "WHILE" not in names and "FULLY_CONNECTED" in names

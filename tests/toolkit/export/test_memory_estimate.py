@@ -135,7 +135,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], N
             assert name == branch.name
             return Measured("none", "0", 1, int((mib[name] + int(micro) / 4) * MIB), 0, 0.1)
 
-        estimate = MemoryEstimate(0, 0, 0, 0, 0, 0, 1)
+        estimate = MemoryEstimate(0, 0, 0, 0, 0, 0, 0, 1)
         for module in (stages, trial):
             monkeypatch.setattr(module, "convert_module", convert)
             monkeypatch.setattr(module, "try_out", measure)

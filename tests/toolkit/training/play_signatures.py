@@ -1,7 +1,8 @@
 """Plays every signature of a model: python play_signatures.py RUNTIME FOLDER.
 
-FOLDER holds model.tflite and batches.npz ('3/x' is input x of batch 3); answers.npz gets what the
-signatures answered. A device has no TensorFlow, and tflite-runtime cannot be loaded beside it.
+FOLDER holds model.tflite (and prefix.tflite, if the branch has one) and batches.npz ('3/x' is input
+x of batch 3); answers.npz gets what the signatures answered. A device has no TensorFlow, and
+tflite-runtime cannot be loaded beside it.
 """
 
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from firmware_sim.tensor_spec import Array
+from firmware_sim.training.prefixed import load_model
 from firmware_sim.training.runtime import Model
 
 
@@ -24,7 +26,10 @@ def main(runtime: str, folder: Path) -> None:
         answers.update({f"{label}:{name}": value for name, value in found.items()})
 
     def fresh() -> Model:
-        return Model(folder / "model.tflite", runtime=runtime)
+        prefix = folder / "prefix.tflite"
+        return load_model(
+            folder / "model.tflite", prefix if prefix.exists() else None, runtime=runtime
+        )
 
     model = fresh()
     keep("start", model.call("get_state"))

@@ -19,7 +19,8 @@ from toolkit import zoo
 from toolkit.branch.branch import Branch
 from toolkit.conversion.convert import convert_module
 from toolkit.errors import ExportError
-from toolkit.training.module import TrainingModule, training_inputs
+from toolkit.training.inputs import training_inputs
+from toolkit.training.module import TrainingModule
 
 BATCH, STEPS = 8, 6
 TAKER = Path(__file__).with_name("take_micro_batches.py")

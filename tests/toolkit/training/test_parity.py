@@ -29,7 +29,8 @@ from toolkit.branch.learning import DoubleQ
 from toolkit.branch.optimizers import Adam, RMSProp
 from toolkit.conversion.convert import convert_module
 from toolkit.export.inspection import operations
-from toolkit.training.module import TrainingModule, training_inputs
+from toolkit.training.inputs import training_inputs
+from toolkit.training.module import TrainingModule
 
 BATCH, STEPS = 4, 20
 SMALL, GRAPH = 256_000, 40_000  # bytes: branches with few weights, and what theirs may take beside

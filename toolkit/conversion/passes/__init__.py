@@ -14,6 +14,7 @@ from toolkit.conversion.passes.deduplicate_buffers import deduplicate_buffers
 from toolkit.conversion.passes.drop_default_options import drop_default_options
 from toolkit.conversion.passes.drop_labels import drop_labels
 from toolkit.conversion.passes.fill_zeros import fill_zeros
+from toolkit.conversion.passes.flatten_broadcasts import flatten_broadcasts
 from toolkit.conversion.passes.name_signatures import Names, name_signatures
 from toolkit.conversion.passes.reshape_options import reshape_options
 from toolkit.conversion.passes.schedule import schedule_operations
@@ -24,6 +25,7 @@ Pass = Callable[[Model], None]
 
 PASSES: tuple[Pass, ...] = (
     fill_zeros,
+    flatten_broadcasts,
     schedule_operations,
     drop_labels,
     drop_default_options,

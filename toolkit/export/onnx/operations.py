@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper, numpy_helper
+from onnx import checker, helper, numpy_helper
 
 from broker.aggregator.roles import LOCAL
 from toolkit.autodiff.naming import named_variables
@@ -20,6 +20,8 @@ from toolkit.errors import UnsupportedOp
 Input = Value | str | np.generic | npt.NDArray[Any]  # of a node: a value, its name, or numbers
 # (graph, node, *inputs) → the name of the output.
 Rule = Callable[..., str]
+# Old enough for the runtimes in use, new enough for every operation below.
+_OPSET, _IR = 17, 8
 
 
 def onnx_type(value: Value) -> int:
@@ -27,17 +29,21 @@ def onnx_type(value: Value) -> int:
 
 
 class OnnxGraph:
-    """The ONNX graph as it grows; `scope` begins the names of its nodes."""
+    """The ONNX graph as it grows; `scope` begins the names of its nodes.
 
-    def __init__(self, program: Program, branch: Branch) -> None:
+    The tensors called `kept` become initialisers; everything else that is stored is a constant.
+    """
+
+    def __init__(self, program: Program, branch: Branch, kept: Sequence[str]) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.names = {program.x: "x"}
+        self._x = program.x
         self.scope = ""
         self._constants = program.constants
         self._stored = {value: name for name, value in program.parameters.items()}
         self._variables = named_variables(branch.model)
-        self._shared = branch.shared_names
-        self._met: list[str] = []  # shared tensors, in the order of their first use
+        self._kept = kept
+        self._met: list[str] = []  # kept tensors, in the order of their first use
 
     def add(self, op: str, *inputs: Input, **attributes: Any) -> str:
         """Appends a node; returns the name of its output."""
@@ -47,6 +53,30 @@ class OnnxGraph:
         self.nodes.append(helper.make_node(op, names, [output], name, **attributes))
         return output
 
+    def translate(self, node: Node, scope: str) -> None:
+        """Appends an operation of the program; raises `UnsupportedOp` if ONNX has none such."""
+        if node.op not in OPS:
+            raise UnsupportedOp(node.layer, node.op, "it has no counterpart in ONNX")
+        self.scope = scope
+        self.names[node.output] = OPS[node.op](self, node, *node.inputs)
+
+    def model(self, name: str, outputs: Sequence[Value]) -> onnx.ModelProto:
+        """Returns a valid model that computes these values from the input."""
+        model = helper.make_model(
+            helper.make_graph(
+                self.nodes,
+                name,
+                [_info("x", self._x)],
+                [_info(self.names[value], value) for value in outputs],
+                self.initialisers(),
+            ),
+            producer_name="stemshare",
+            opset_imports=[helper.make_opsetid("", _OPSET)],
+            ir_version=_IR,
+        )
+        checker.check_model(model, full_check=True)
+        return model
+
     def setting(self, node: Node, value: Value) -> Any:
         """The numbers of an input that shapes the graph itself."""
         if value not in self._constants:
@@ -54,7 +84,7 @@ class OnnxGraph:
         return self._constants[value].tolist()
 
     def initialisers(self) -> list[onnx.TensorProto]:
-        unused = [name for name in self._shared if name not in self._met]
+        unused = [name for name in self._kept if name not in self._met]
         return [
             numpy_helper.from_array(np.asarray(self._variables[name]), name)
             for name in self._met + unused
@@ -74,7 +104,7 @@ class OnnxGraph:
         if value in self._constants:
             return self._constant(self._constants[value], "constant/")
         name = self._stored[value]
-        if name not in self._shared:
+        if name not in self._kept:
             return self._constant(self._variables[name], LOCAL)
         self._met.append(name)
         return name
@@ -84,6 +114,10 @@ class OnnxGraph:
         output = self.add("Constant", value=numpy_helper.from_array(np.asarray(numbers)))
         self.scope = scope
         return output
+
+
+def _info(name: str, value: Value) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, onnx_type(value), value.shape)
 
 
 def _same(op: str) -> Rule:
@@ -189,12 +223,8 @@ def _by_setting(op: str) -> Rule:
     return lambda g, node, x, numbers: g.add(op, x, _ints(*g.setting(node, numbers)))
 
 
-def _strided_slice(
-    g: OnnxGraph, node: Node, x: Value, begin: Value, end: Value, step: Value
-) -> str:
+def _strided_slice(g: OnnxGraph, node: Node, x: Value, begin: Value, end: Value, _: Value) -> str:
     attrs = node.attrs
-    if attrs["ellipsis_mask"] or attrs["new_axis_mask"] or set(g.setting(node, step)) - {1}:
-        raise UnsupportedOp(node.layer, node.op, "a slice with a step or a new axis")
     taken = []
     for axis, (first, last) in enumerate(
         zip(g.setting(node, begin), g.setting(node, end), strict=True)
@@ -207,6 +237,16 @@ def _strided_slice(
             taken.append(pixels[None if attrs["begin_mask"] & bit else first : last])
     starts, stops = _ints(*(r.start for r in taken)), _ints(*(r.stop for r in taken))
     return _reshape(g, node, g.add("Slice", x, starts, stops, _ints(*range(len(taken)))))
+
+
+def _reverse(g: OnnxGraph, node: Node, x: Value, axes: Value) -> str:
+    axis, backwards = _ints(*g.setting(node, axes)), _ints(-1)
+    return g.add("Slice", x, backwards, _ints(np.iinfo(np.int64).min), axis, backwards)
+
+
+def _largest_place(g: OnnxGraph, node: Node, x: Value, axis: Value) -> str:
+    found = g.add("ArgMax", x, axis=g.setting(node, axis), keepdims=0)
+    return g.add("Cast", found, to=onnx_type(node.output))
 
 
 def _space_to_batch(g: OnnxGraph, node: Node, x: Value, block: Value, paddings: Value) -> str:
@@ -237,6 +277,7 @@ def _ints(*numbers: int) -> npt.NDArray[np.int64]:
 
 _SAME_NAME = (
     *("Sub", "Mul", "Pow", "Neg", "Exp", "Log", "Abs", "Sqrt", "Erf", "Greater", "Less", "Equal"),
+    *("Sin", "Cos", "Floor", "Ceil", "Round", "Sign"),
     *("Relu", "Elu", "Sigmoid", "Tanh", "Softplus", "Softmax"),
 )
 _OTHER_NAME = {
@@ -246,6 +287,9 @@ _OTHER_NAME = {
     "Minimum": "Min",
     "GreaterEqual": "GreaterOrEqual",
     "LessEqual": "LessOrEqual",
+    "LogicalAnd": "And",
+    "LogicalOr": "Or",
+    "LogicalNot": "Not",
     "SelectV2": "Where",
     "StopGradient": "Identity",
 }
@@ -269,6 +313,7 @@ OPS: dict[str, Rule] = {
     "Mean": _reduce("ReduceMean"),
     "Sum": _reduce("ReduceSum"),
     "Max": _reduce("ReduceMax"),
+    "ArgMax": _largest_place,
     "Reshape": _reshape,
     "Transpose": _transpose,
     "Pad": _pad,
@@ -276,6 +321,8 @@ OPS: dict[str, Rule] = {
     "ConcatV2": _concatenate,
     "Tile": _by_setting("Tile"),
     "BroadcastTo": _by_setting("Expand"),
+    "GatherV2": lambda g, _, table, places, axis: g.add("Gather", table, places, axis=0),
+    "ReverseV2": _reverse,
     "StridedSlice": _strided_slice,
     "SpaceToBatchND": _space_to_batch,
     "BatchToSpaceND": _batch_to_space,

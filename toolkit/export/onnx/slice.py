@@ -3,51 +3,42 @@
 Shared tensors are the initialisers, under their names and in Keras' layout; everything else that
 is stored is a constant. Values are named by their position, so that the same stem gives the same
 graph whatever branch it is part of. Node names follow `broker.aggregator.roles`. The metadata
-state the merge that fits what the branch learns; no fingerprint depends on them.
+state the merge that fits what the branch learns, and which tensors bring trained values; no
+fingerprint depends on them.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
+
 import onnx
-from onnx import checker, helper
+from onnx import helper
 
 from broker.aggregator.roles import BETWEEN
-from broker.aggregator.slice_file import MERGE
+from broker.aggregator.slice_file import MERGE, TRAINED
 from toolkit.autodiff.nested_layers import nested_layers
 from toolkit.autodiff.program import Node, Program, Value
 from toolkit.branch.branch import Branch
-from toolkit.errors import ModelError, UnsupportedOp
-from toolkit.export.onnx.operations import OPS, OnnxGraph, onnx_type
-
-# Old enough for the runtimes in use, new enough for every operation below.
-_OPSET, _IR = 17, 8
+from toolkit.errors import ModelError
+from toolkit.export.onnx.operations import OnnxGraph
 
 
-def build_slice(branch: Branch) -> onnx.ModelProto:
-    """A valid ONNX model that computes what the last shared layers put out."""
+def build_slice(branch: Branch, trained: Collection[str] = ()) -> onnx.ModelProto:
+    """Returns a valid ONNX model that computes what the last shared layers put out.
+
+    `trained` are the tensors whose values were loaded, not drawn.
+    """
     program = branch.trace(batch=1, training=False)
     shared = _shared_layers(branch)
-    graph = OnnxGraph(program, branch)
+    graph = OnnxGraph(program, branch, branch.shared_names)
     sinks = _sinks(program, shared)
     for node in _ordered(program, sinks):
-        if node.op not in OPS:
-            raise UnsupportedOp(node.layer, node.op, "it has no counterpart in the ONNX slice")
-        graph.scope = f"shared/{node.layer}/" if node.layer in shared else BETWEEN
-        graph.names[node.output] = OPS[node.op](graph, node, *node.inputs)
-    model = helper.make_model(
-        helper.make_graph(
-            graph.nodes,
-            "slice",
-            [_info("x", program.x)],
-            [_info(graph.names[node.output], node.output) for node in sinks],
-            graph.initialisers(),
-        ),
-        producer_name="stemshare",
-        opset_imports=[helper.make_opsetid("", _OPSET)],
-        ir_version=_IR,
-    )
-    helper.set_model_props(model, {MERGE: branch.learning.merge})
-    checker.check_model(model, full_check=True)
+        graph.translate(node, f"shared/{node.layer}/" if node.layer in shared else BETWEEN)
+    model = graph.model("slice", [node.output for node in sinks])
+    names = [name for name in branch.shared_names if name in trained]
+    said = {TRAINED: json.dumps(names)} if names else {}
+    helper.set_model_props(model, {MERGE: branch.learning.merge, **said})
     return model
 
 
@@ -98,7 +89,3 @@ def _ordered(program: Program, sinks: list[Node]) -> list[Node]:
         else:
             stack.append(waiting)
     return list(ordered)
-
-
-def _info(name: str, value: Value) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, onnx_type(value), value.shape)
