@@ -22,6 +22,7 @@ from firmware_sim.playing.environments import Environment, make_environment
 from firmware_sim.playing.options import usual_options
 from firmware_sim.playing.player import check_observation, game_of
 from firmware_sim.tensor_spec import Array
+from firmware_sim.training.prefixed import open_model
 from firmware_sim.training.runtime import Model, runtime_for
 from profiles.profile import BranchKind
 from toolkit import zoo
@@ -54,7 +55,7 @@ def play_episode(
     bundle = open_bundle(folder)
     weights = read_weights(bundle, state)
     episode = Episode()
-    model = Model(bundle.model, runtime=runtime_for(bundle))
+    model = open_model(bundle, runtime=runtime_for(bundle))
     model.call("set_state", **weights.state)
     with closing(game_for(bundle, model, game)) as environment:
         save(pictures(model, environment, episode, epsilon=epsilon, seed=seed), out)

@@ -1,4 +1,4 @@
-"""Reads the weights that a device has trained back into a branch.
+"""Reads the weights that a device or a fleet has trained, and puts them into a branch.
 
 TensorFlow is imported where it is needed and not above: `toolkit play` reads weights without it.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from broker.aggregator.start_values import read_start_values
 from broker.durable import read_sealed
-from broker.errors import WireError
+from broker.errors import SliceError, WireError
 from broker.protocol.wire import below
 from firmware_sim.bundle.manifest import BranchInput
 from firmware_sim.bundle.reader import Bundle
@@ -23,30 +24,19 @@ from toolkit.errors import ExportError, ModelError
 
 if TYPE_CHECKING:
     from toolkit.branch.branch import Branch
+    from toolkit.branch.stored import StoredBranch
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedWeights:
-    """What a device's checkpoint holds of its model, and when that was."""
+    """Tensors of the training state, or a part of them, and whose they are, in words."""
 
-    device: str
-    run: str
-    round: int
-    steps_done: int  # of that round
-    state: Mapping[str, Array]  # what `set_state` takes, optimiser slots included
-
-    @property
-    def source(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "run": self.run,
-            "round": self.round,
-            "steps_done": self.steps_done,
-        }
+    origin: str
+    state: Mapping[str, Array]
 
 
 def read_weights(bundle: Bundle, state: Path) -> TrainedWeights:
-    """From the checkpoint of a device that trains this bundle's model."""
+    """Returns the whole state in the checkpoint of a device that trains this bundle's model."""
     path = state / FILE
     if not path.is_file():
         raise ExportError(f"there is no checkpoint in {state}; a device's --state folder has one.")
@@ -58,7 +48,25 @@ def read_weights(bundle: Bundle, state: Path) -> TrainedWeights:
     for name, value in tensors.items():
         if not np.isfinite(value).all():
             raise ExportError(f"{path} holds a tensor {name!r} that is not finite.")
-    return TrainedWeights(device, found.run, found.round, found.steps_done, tensors)
+    steps = f" and {found.steps_done} steps" if found.steps_done else ""
+    return TrainedWeights(f"{device} after {found.round} rounds{steps}", tensors)
+
+
+def read_trained(bundle: Bundle, state: Path | None, shared: Path | None) -> TrainedWeights:
+    """Returns a device's weights, with the shared ones of a fleet in their place if given.
+
+    With neither it is nothing: the weights that the bundle was exported with.
+    """
+    device = read_weights(bundle, state) if state is not None else None
+    if shared is None:
+        return device or TrainedWeights("the export", {})
+    values = read_start_values(shared)
+    tensors = values.of(bundle.manifest.shared)
+    if missing := [t.name for t in bundle.manifest.shared.tensors if t.name not in tensors]:
+        raise SliceError(f"{values.origin} lacks tensor {missing[0]!r}, which the bundle shares.")
+    if device is None:
+        return TrainedWeights(values.origin, tensors)
+    return TrainedWeights(f"{device.origin}, with {values.origin}", {**device.state, **tensors})
 
 
 def _owner(path: Path) -> str:
@@ -69,35 +77,52 @@ def _owner(path: Path) -> str:
         return ""
 
 
-def rebuild(bundle: Bundle, model: str | None) -> tuple[str | None, Branch]:
-    """The zoo's task and branch by the name in the manifest, or the user's branch."""
-    from toolkit import zoo
+def trained_branch(bundle: Bundle, model: str | None, weights: TrainedWeights) -> Branch:
+    """Returns the bundle's branch with these weights.
+
+    It is made from the bundle, or by the user's function `model`, for branches with code of their
+    own. Without a device's state the fleet must know every tensor that is trained.
+    """
+    stored = _rebuild(bundle, model)
+    ours = {tensor.name for tensor in bundle.manifest.tensors} & stored.variables.keys()
+    if local := sorted(ours - weights.state.keys()):
+        raise ExportError(
+            f"{bundle.folder} keeps {local[0]!r} on the device, and {weights.origin} does not have "
+            "it; give --state with the folder of a device's checkpoint."
+        )
+    stored.put({name: weights.state[name] for name in sorted(ours)})
+    return stored.branch
+
+
+def _rebuild(bundle: Bundle, model: str | None) -> StoredBranch:
+    from toolkit.autodiff.naming import named_variables
+    from toolkit.branch.stored import StoredBranch, read_branch
     from toolkit.branch.user_model import load_branch
 
     if model is not None:
-        return None, load_branch(model)
-    name = bundle.manifest.branch.name
-    for task, kind, topology in zoo.names():
-        if name.startswith(f"{task}-{kind}"):
-            branch = zoo.build(task, kind, topology)
-            if branch.name == name:
-                return task, branch
-    raise ModelError(
-        f"the manifest of {bundle.folder} cannot tell how its branch {name!r} is built, which is "
-        "not the zoo's; say --model FILE:function, as when it was exported."
-    )
+        branch = load_branch(model)
+        _check(bundle, branch)
+        return StoredBranch(branch, named_variables(branch.model))
+    if bundle.branch is None:
+        raise ModelError(
+            f"{bundle.folder} does not hold its branch, as where layers have code of their own; "
+            "give --model FILE.py:function, as when it was exported."
+        )
+    return read_branch(bundle.branch)
 
 
-def put_weights(bundle: Bundle, branch: Branch, weights: TrainedWeights) -> None:
-    """Sets every float tensor of the branch by name, if it is the bundle's branch."""
-    from toolkit.autodiff.naming import named_variables
+def _check(bundle: Bundle, branch: Branch) -> None:
+    """Raises `ModelError` unless the branch has the bundle's tensors, and takes its input."""
+    from toolkit.export.prefix import frozen_digest
 
+    frozen = bundle.manifest.frozen
     takes = BranchInput(branch.input_shape, branch.input_dtype, branch.input_scale)
     stated = bundle.manifest.branch.input
     wanted = {name: tuple(value.shape) for name, value in branch.weights().items()}
     stored = {t.name: t.shape for t in bundle.manifest.tensors}
+    stored |= frozen.tensors if frozen else {}
     trainable = {t.name for t in bundle.manifest.tensors if t.trainable}
-    for name in sorted(wanted.keys() | trainable):
+    for name in sorted(wanted.keys() & stored.keys() | trainable):
         here, there = wanted.get(name), stored.get(name)
         if here != there:
             raise ModelError(
@@ -109,9 +134,12 @@ def put_weights(bundle: Bundle, branch: Branch, weights: TrainedWeights) -> None
             f"the branch {branch.name!r} is not the one of {bundle.folder}: "
             f"it takes {takes}, and the bundle {stated}."
         )
-    variables = named_variables(branch.model)
-    for name in wanted:
-        variables[name].assign(weights.state[name])
+    own = branch.weights()
+    if frozen and frozen_digest({name: own[name] for name in frozen.tensors}) != frozen.sha256:
+        raise ModelError(
+            f"the branch {branch.name!r} is not the one of {bundle.folder}: its frozen layers have "
+            "other weights; let its function load or seed them as when it was exported."
+        )
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:
