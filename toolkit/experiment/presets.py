@@ -20,6 +20,8 @@ SUPERVISED = {
     "digits": SupervisedPreset((0.05, 0.2, 0.5), 15, 3, 640),
     "npz": SupervisedPreset((0.05, 0.1, 0.2, 0.3, 0.4, 0.5), 200, 3, 2_000),
 }
+# Of `toolkit compare`: minutes on two cores for networks of some thousand parameters.
+COMPARED_ROUNDS, COMPARED_SEEDS = 20, 5
 CURVE_POINTS = 20  # of a test curve, unless the user chooses another interval
 
 

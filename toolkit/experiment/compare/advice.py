@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from rich.table import Table
 
@@ -12,6 +13,7 @@ from toolkit.experiment.compare.decision import ArmScores, Decision
 from toolkit.experiment.compare.pair import ComparedPair
 from toolkit.experiment.figures.arms import ALIKE, ALONE, Arm
 from toolkit.experiment.figures.estimate import Estimate
+from toolkit.experiment.figures.shown import ACCURACY, Shown
 from toolkit.experiment.supervised.cell import SHARE_FIRST
 
 UNCLEAR = ", no clear difference"
@@ -19,29 +21,30 @@ MEANINGS = {"homogeneous": "the weak network on all devices", "share-first": "th
             "two-loss": "a cascade with a loss at both outputs"}  # fmt: skip
 
 
-def table(scores: Mapping[str, ArmScores], weak_fraction: float) -> Table:
+def table(scores: Mapping[str, ArmScores], weak_fraction: float, shown: Shown = ACCURACY) -> Table:
     """Returns the mean ± standard error of every arm on both devices."""
-    holds = {WEAK: weak_fraction, POWERFUL: 1 - weak_fraction}
+    holds, digits = {WEAK: weak_fraction, POWERFUL: 1 - weak_fraction}, _digits(scores, shown)
     headings = (f"{device}, {100 * holds[device]:g} % of the data" for device in DEVICES)
     made = Table("setting", *headings)
     for arm in scores[WEAK]:
-        made.add_row(arm.name, *(Estimate.of(scores[d][arm].values()).text() for d in DEVICES))
+        means = (Estimate.of(scores[device][arm].values()) for device in DEVICES)
+        made.add_row(arm.name, *(mean.text(digits=digits) for mean in means))
     return made
 
 
-def sentences(decision: Decision, scores: Mapping[str, ArmScores]) -> str:
+def sentences(decision: Decision, scores: Mapping[str, ArmScores], shown: Shown = ACCURACY) -> str:
     """Returns which setting to use and why, with numbers; or that none is clearly better."""
-    use = decision.use
+    use, said = decision.use, _Sentences(decision, shown, _digits(scores, shown))
     if use is None:
-        listed = "; ".join(f"{arm.name} {_gains(decision, arm)}" for arm in decision.gains)
+        listed = "; ".join(f"{arm.name} {said.gains(arm)}" for arm in decision.gains)
         return (
             "No setting is clearly better than training alone on one device without being clearly "
             f"worse on the other. Differences from isolated: {listed}."
         )
-    weak, powerful = (_reached(decision, scores, use, device) for device in DEVICES)
+    weak, powerful = (said.reached(scores, use, device) for device in DEVICES)
     setting = f"{use.name} ({MEANINGS[use.name]})"
     first = f"Use {setting}: the weak device reaches {weak}, the powerful one {powerful}."
-    others = "; ".join(_beside(decision, arm) for arm in decision.behind)
+    others = "; ".join(said.beside(arm) for arm in decision.behind)
     return f"{first} {others[:1].upper()}{others[1:]}." if others else first
 
 
@@ -65,33 +68,55 @@ def _export(profile: str, *options: str) -> str:
     return shlex.join(["toolkit", "export", "--profile", profile, *options])
 
 
-def _reached(decision: Decision, scores: Mapping[str, ArmScores], arm: Arm, device: str) -> str:
-    """97.5 % instead of 76.5 % alone (+21.0 ± 0.8)"""
-    own, alone = (Estimate.of(scores[device][a].values()).mean for a in (arm, ALONE))
-    return f"{own:.1f} % instead of {alone:.1f} % alone ({_signed(decision.gains[arm][device])})"
+def _digits(scores: Mapping[str, ArmScores], shown: Shown) -> int:
+    return shown.digits(
+        score for arms in scores.values() for own in arms.values() for score in own.values()
+    )
 
 
-def _beside(decision: Decision, arm: Arm) -> str:
-    """What speaks against another arm, or that it is as good."""
-    for device, gain in decision.gains[arm].items():
-        if gain.counts and gain.mean < 0:
-            return f"{arm.name} costs the {device} device {_points(gain)}"
-    behind = decision.behind[arm]
-    if arm in decision.alike:
-        return f"{arm.name} does not differ from it clearly ({behind.text(signed=True)} points)"
-    if behind.counts:
-        return f"{arm.name} is {_points(behind)} behind on the mean of both devices"
-    return f"{arm.name} is not clearly better than training alone ({_gains(decision, arm)})"
+@dataclass(frozen=True)
+class _Sentences:
+    """Parts of sentences; in them + is better, also where the measure is an error."""
 
+    decision: Decision
+    shown: Shown
+    digits: int
 
-def _gains(decision: Decision, arm: Arm) -> str:
-    return ", ".join(f"{d} {g.text(signed=True)}" for d, g in decision.gains[arm].items())
+    def reached(self, scores: Mapping[str, ArmScores], arm: Arm, device: str) -> str:
+        """97.5 % instead of 76.5 % alone (+21.0 ± 0.8)"""
+        means = (Estimate.of(scores[device][a].values()).mean for a in (arm, ALONE))
+        own, alone = (f"{mean:.{self.digits}f}{self.shown.unit}" for mean in means)
+        what = f"{self.shown.name} " if self.shown.lower_is_better else ""
+        gain = self.decision.gains[arm][device]
+        return f"{what}{own} instead of {alone} alone ({self._signed(gain)})"
 
+    def beside(self, arm: Arm) -> str:
+        """What speaks against another arm, or that it is as good."""
+        for device, gain in self.decision.gains[arm].items():
+            if gain.counts and gain.mean < 0:
+                return f"{arm.name} costs the {device} device {self._points(gain)}"
+        behind = self.decision.behind[arm]
+        if arm in self.decision.alike:
+            differs = f"{self._text(behind, signed=True)} {self.shown.of_difference}"
+            return f"{arm.name} does not differ from it clearly ({differs})"
+        if behind.counts:
+            return f"{arm.name} is {self._points(behind)} behind on the mean of both devices"
+        return f"{arm.name} is not clearly better than training alone ({self.gains(arm)})"
 
-def _signed(gain: Estimate) -> str:
-    return gain.text(signed=True) + ("" if gain.counts else UNCLEAR)
+    def gains(self, arm: Arm) -> str:
+        found = self.decision.gains[arm].items()
+        return ", ".join(f"{device} {self._better(gain)}" for device, gain in found)
 
+    def _better(self, gain: Estimate) -> str:
+        better = " better" if self.shown.lower_is_better else ""
+        return self._text(gain, signed=True) + better
 
-def _points(difference: Estimate) -> str:
-    size = Estimate(abs(difference.mean), difference.error, difference.seeds)
-    return f"{size.text()} points"
+    def _signed(self, gain: Estimate) -> str:
+        return self._better(gain) + ("" if gain.counts else UNCLEAR)
+
+    def _points(self, difference: Estimate) -> str:
+        size = Estimate(abs(difference.mean), difference.error, difference.seeds)
+        return f"{self._text(size)} {self.shown.of_difference}"
+
+    def _text(self, estimate: Estimate, *, signed: bool = False) -> str:
+        return estimate.text(digits=self.digits, signed=signed)

@@ -1,10 +1,11 @@
 """Decides from the results of a comparison which setting to use.
 
-For every arm, device and seed there is an accuracy. A difference of two arms is the mean of the
-differences seed by seed; it counts if it exceeds two standard errors.
+For every arm, device and seed there is an accuracy, or an error. A difference of two arms is the
+mean of the differences seed by seed, above 0 where the first one is better; it counts if it exceeds
+two standard errors.
 
     helps    an arm that is better than isolated on at least one device, and worse on none
-    use      of the arms that help, the one with the highest accuracy on the mean of both devices
+    use      of the arms that help, the one that is best on the mean of both devices
     alike    others that help, and whose mean of both devices differs from it by nothing that counts
 """
 
@@ -17,8 +18,9 @@ from statistics import fmean
 from toolkit.experiment.cell import DEVICES
 from toolkit.experiment.figures.arms import ALONE, Arm
 from toolkit.experiment.figures.estimate import Estimate, Scores, difference
+from toolkit.experiment.figures.shown import ACCURACY, Shown
 
-ArmScores = Mapping[Arm, Scores]  # accuracies in percent, by arm and seed
+ArmScores = Mapping[Arm, Scores]  # accuracies in percent or errors, by arm and seed
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,16 @@ class Decision:
 
     use: Arm | None  # None: no arm helps
     alike: tuple[Arm, ...]
-    gains: Mapping[Arm, Mapping[str, Estimate]]  # arm - isolated, by device
-    behind: Mapping[Arm, Estimate]  # use - arm, on the mean of both devices
+    gains: Mapping[Arm, Mapping[str, Estimate]]  # how much better than isolated, by device
+    behind: Mapping[Arm, Estimate]  # how much `use` is better, on the mean of both devices
 
 
-def decide(scores: Mapping[str, ArmScores]) -> Decision:
+def decide(measured: Mapping[str, ArmScores], shown: Shown = ACCURACY) -> Decision:
     """Returns the decision from the scores by device; both have the arm `isolated`."""
+    scores = {
+        device: {arm: {seed: shown.gain(s) for seed, s in own.items()} for arm, own in arms.items()}
+        for device, arms in measured.items()
+    }
     fleets = [arm for arm in scores[DEVICES[0]] if arm != ALONE]
     gains = {arm: {d: _difference(scores[d], arm, ALONE) for d in DEVICES} for arm in fleets}
     helps = [arm for arm in fleets if _helps(gains[arm])]
@@ -51,7 +57,7 @@ def _helps(gains: Mapping[str, Estimate]) -> bool:
 
 
 def _mean_of_devices(scores: Mapping[str, ArmScores], arm: Arm) -> dict[int, float]:
-    """Returns the mean accuracy of both devices, by seed."""
+    """Returns the mean of both devices, by seed."""
     own = [scores[device][arm] for device in DEVICES]
     seeds = sorted(own[0].keys() & own[1].keys())
     return {seed: fmean(found[seed] for found in own) for seed in seeds}

@@ -13,7 +13,7 @@ from toolkit.branch.user_model import load_branch
 from toolkit.experiment.cell import POWERFUL, WEAK
 from toolkit.experiment.supervised.cell import NPZ, check_fraction
 from toolkit.experiment.supervised.data import digest_of, read_task
-from toolkit.experiment.supervised.own_networks import check_classifier, common_layers
+from toolkit.experiment.supervised.own_networks import common_layers, fitted
 from toolkit.experiment.supervised.splits import divide
 
 
@@ -43,7 +43,7 @@ def check_pair(weak: str, strong: str, data: Path, *, weak_fraction: float) -> C
     read_task.cache_clear()  # it knows a file by its name alone
     examples = read_task(NPZ, data, own_networks=True)
     for branch in (light, full):
-        check_classifier(branch, examples)
+        _, examples = fitted(branch, examples)
     divide(examples.y_train, {WEAK: weak_fraction, POWERFUL: 1 - weak_fraction}, "iid", seed=0)
     cascade(sharing_everything(light), full)
     common = common_layers(light, full)

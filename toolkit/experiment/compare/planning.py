@@ -13,7 +13,6 @@ from toolkit.experiment.supervised.cell import (
     plan,
 )
 
-ROUNDS, SEEDS = 20, 5  # minutes on two cores for networks of some thousand parameters
 LEAST_EXAMPLES, MOST_EXAMPLES = 640, 2_000  # of each device in a round; otherwise all there are
 CURVE_POINTS = 10
 # From here on TensorFlow's own convolutions pay; below, its calls take longer than the step.

@@ -45,7 +45,7 @@ def _in_tflite(key: tuple[object, ...], branch: Branch) -> Model:
     from toolkit.training.module import TrainingModule
 
     if key not in _CONVERTED:
-        module = TrainingModule(branch, batch=BATCH, runtime=_RUNTIME)
+        module = TrainingModule(branch, batch=BATCH, runtime=_RUNTIME, whole=True)
         _CONVERTED[key] = Path(_folder().name) / f"{len(_CONVERTED)}.tflite"
         _CONVERTED[key].write_bytes(convert_module(module))
     return Model(_CONVERTED[key], runtime=_RUNTIME)

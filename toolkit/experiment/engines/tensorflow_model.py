@@ -18,6 +18,7 @@ from firmware_sim.tensor_spec import TensorSpec
 from firmware_sim.training.runtime import Model
 from toolkit.autodiff.program import Node, Program, Value
 from toolkit.autodiff.rules import RULES
+from toolkit.autodiff.rules.convolution import plain_convolution
 from toolkit.autodiff.rules.random import RULES as RANDOM_RULES
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import DoubleQ
@@ -33,19 +34,14 @@ class TensorFlowModule(TrainingModule):
     """A branch's functions with TensorFlow's own convolutions and gradients."""
 
     def __init__(self, branch: Branch, *, batch: int) -> None:
-        super().__init__(branch, batch=batch, runtime="tflite-runtime")
+        super().__init__(branch, batch=batch, runtime="tflite-runtime", whole=True)
         self.stream = tf.Variable(1, dtype=tf.int64)
         self.drawn = tf.Variable(0, dtype=tf.int64)  # steps taken in this stream
 
-    def evaluate(self, x: tf.Tensor, y: tf.Tensor) -> Tensors:
+    def evaluate(self, x: tf.Tensor, y: tf.Tensor | None = None) -> Tensors:
         program = self.batch_program
-        logits = self._replay(program, self.read(self.model_variables), x)[program.logits()]
-        losses, _ = self._loss(logits, y)
-        right = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), y)
-        return {
-            "loss": tf.reduce_sum(losses),
-            "correct": tf.reduce_sum(tf.cast(right, "float32")),
-        }
+        tensors = self._replay(program, self.read(self.model_variables), x)
+        return self._measures(tensors[self._loss_at(program)], x, y)
 
     def use_random_stream(self, number: int) -> None:
         self.stream.assign(number)
@@ -66,7 +62,7 @@ class TensorFlowModule(TrainingModule):
                 tensors, lambda q: double_q_loss(q, batch["action"], target, delta)
             )
         else:
-            losses, seeds = self.at_outputs(tensors, lambda z: self._loss(z, batch["y"]))
+            losses, seeds = self.at_outputs(tensors, lambda z: self._loss(z, **batch))
         outputs = [tensors[value] for value in seeds]
         scaled = [seed * (1.0 / divisor) for seed in seeds.values()]
         found = tape.gradient(outputs, trained, output_gradients=scaled)
@@ -99,7 +95,7 @@ class TensorFlowModule(TrainingModule):
         for node in program.nodes:
             inputs = [tensors[value] for value in node.inputs]
             if node.op == "Conv2D":
-                y = _convolve(node, *inputs)
+                y = plain_convolution(node, *inputs)
             elif node.op in RANDOM_RULES:
                 y = self._draw(node, *inputs)
             else:
@@ -126,13 +122,6 @@ def _seed(node: Node, shape: Any) -> int:
         drawn, _ = RULES[node.op](node, shape)
     seed: int = drawn.op.get_attr("seed")
     return seed
-
-
-def _convolve(node: Node, x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    names = ("strides", "padding", "dilations", "explicit_paddings", "data_format")
-    chosen = {name: node.attrs[name] for name in names if name in node.attrs}
-    lists = {n: list(v) if isinstance(v, tuple) else v for n, v in chosen.items()}
-    return tf.raw_ops.Conv2D(input=x, filter=kernel, **lists)
 
 
 class TensorFlowModel(Model):

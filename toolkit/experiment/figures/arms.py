@@ -69,6 +69,7 @@ class Comparison:
 
     place: tuple[str, ...]  # the row's first entries, as ("weak", "5 %")
     scores: Mapping[Arm, Scores]
+    digits: int = 1  # of a score behind the point
 
 
 def arms_of(comparisons: Iterable[Comparison]) -> list[Arm]:

@@ -15,6 +15,7 @@ from toolkit.experiment.cell import Cell
 from toolkit.experiment.figures import players_summary as of_players
 from toolkit.experiment.figures import supervised_summary as of_supervised
 from toolkit.experiment.figures.arms import Comparison
+from toolkit.experiment.figures.shown import shown_of
 from toolkit.experiment.figures.table import (
     MarkdownTable,
     difference_table,
@@ -94,9 +95,10 @@ def _caption(results: Sequence[Result[C]], what: str, length: str, details: str)
 def _about_supervised(result: Result[SupervisedCell]) -> tuple[str, str, str]:
     options: SupervisedOptions = result.cell.options
     networks = f", {options.weak_model} and {options.strong_model}" if options.weak_model else ""
+    measure = shown_of([result]).caption
     optimizer = f", coordinator's optimiser {options.optimizer}" if options.optimizer else ""
     return (
-        f"{networks}, {options.split}: test accuracy in percent of the version that validated best",
+        f"{networks}, {options.split}: {measure} of the version that validated best",
         f"{options.examples_per_round} examples",
         f", merged by {options.merge}{optimizer}",
     )

@@ -1,8 +1,8 @@
 """The paper's figure of supervised learning, with all arms of a study in every panel.
 
-(a, b) final accuracy over the weak device's fraction of the data, on the powerful and the weak
-device; (c, d) learning curves. Lines are medians over seeds, bars and bands range from the lowest
-to the highest.
+(a, b) final accuracy or error over the weak device's fraction of the data, on the powerful and the
+weak device; (c, d) learning curves. Lines are medians over seeds, bars and bands range from the
+lowest to the highest.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from toolkit.experiment.figures.drawing import (
     share_y_axis,
 )
 from toolkit.experiment.figures.median_range import MedianRange
+from toolkit.experiment.figures.shown import shown_of
 from toolkit.experiment.figures.supervised_summary import (
     SupervisedResult,
     comparisons,
-    final_accuracies,
+    final_scores,
     fractions,
     held,
     learning_curves,
@@ -33,7 +34,7 @@ CURVE_FRACTION = 0.2  # of the data on the weak device, in the paper's learning 
 
 
 def draw_study(results: Sequence[SupervisedResult]) -> Any:
-    """Draws final accuracies above learning curves."""
+    """Draws final scores above learning curves."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 6.4), dpi=150, layout="constrained")
@@ -48,8 +49,8 @@ def draw_study(results: Sequence[SupervisedResult]) -> Any:
         panel.set_xlabel("round")
         set_title(panel, letter, f"{device} with {100 * held(device, chosen):g} % of the data")
     for row in grid:
-        row[0].set_ylabel("test accuracy (%)")
-    share_y_axis(grid[1])  # accuracies above lie too far apart between devices
+        row[0].set_ylabel(shown_of(results).label)
+    share_y_axis(grid[1])  # scores above lie too far apart between devices
     for panel in grid.flat:
         panel.grid(alpha=0.3)
     draw_legend(figure, list(grid.flat))
@@ -57,9 +58,9 @@ def draw_study(results: Sequence[SupervisedResult]) -> Any:
 
 
 def _draw_finals(panel: Any, results: Sequence[SupervisedResult], device: str) -> None:
-    """Draws accuracies over the weak device's fraction; the labels state this device's own."""
+    """Draws scores over the weak device's fraction; the labels state this device's own."""
     studied = fractions(results)
-    found = {fraction: final_accuracies(results, device, fraction) for fraction in studied}
+    found = {fraction: final_scores(results, device, fraction) for fraction in studied}
     lines = {
         arm: {f: MedianRange.of(s[arm].values()) for f, s in found.items() if arm in s}
         for arm in arms_of(comparisons(results))

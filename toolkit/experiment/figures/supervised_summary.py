@@ -1,6 +1,6 @@
 """The numbers of the supervised figure and tables, computed from results.
 
-Accuracies are in percent.
+Accuracies are in percent, errors as they were measured (`shown.py`).
 """
 
 from __future__ import annotations
@@ -11,43 +11,52 @@ from toolkit.experiment.cell import DEVICES, WEAK
 from toolkit.experiment.figures.arms import Arm, Comparison
 from toolkit.experiment.figures.estimate import Scores
 from toolkit.experiment.figures.median_range import MedianRange, median_curve
+from toolkit.experiment.figures.shown import shown_of
 from toolkit.experiment.running.results import Result
 from toolkit.experiment.supervised.cell import SupervisedCell
 
 SupervisedResult = Result[SupervisedCell]
 HEADINGS = ("device", "holds")
-_ACCURACY = "test_accuracy"
 
 
 def comparisons(results: Sequence[SupervisedResult]) -> list[Comparison]:
-    """Returns the test accuracies of the best versions, by device and fraction of the data."""
-    found = [
-        Comparison((device, f"{100 * held(device, f):g} %"), final_accuracies(results, device, f))
+    """Returns what the best versions reach in the test, by device and fraction of the data."""
+    scores = {
+        (device, f): final_scores(results, device, f)
         for device in DEVICES
         for f in fractions(results)
+    }
+    digits = shown_of(results).digits(
+        score for arms in scores.values() for own in arms.values() for score in own.values()
+    )
+    return [
+        Comparison((device, f"{100 * held(device, f):g} %"), found, digits)
+        for (device, f), found in scores.items()
+        if found
     ]
-    return [comparison for comparison in found if comparison.scores]
 
 
-def final_accuracies(
+def final_scores(
     results: Sequence[SupervisedResult], device: str, weak_fraction: float
 ) -> dict[Arm, Scores]:
-    """Returns the test accuracy of the version that validated best, by arm and seed."""
+    """Returns the test score of the version that validated best, by arm and seed."""
+    shown = shown_of(results)
     found: dict[Arm, dict[int, float]] = {}
     for result in _of(results, device, weak_fraction):
-        accuracy = 100 * result.finals[device].scores[_ACCURACY]
-        found.setdefault(_arm(result.cell, device), {})[result.cell.seed] = accuracy
+        score = shown.factor * result.finals[device].scores[shown.key]
+        found.setdefault(_arm(result.cell, device), {})[result.cell.seed] = score
     return {arm: found[arm] for arm in sorted(found)}
 
 
 def learning_curves(
     results: Sequence[SupervisedResult], device: str, weak_fraction: float
 ) -> dict[Arm, dict[int, MedianRange]]:
-    """Returns the test accuracies of the current versions, by arm and round."""
+    """Returns the test scores of the current versions, by arm and round."""
+    shown = shown_of(results)
     found: dict[Arm, list[dict[int, float]]] = {}
     for result in _of(results, device, weak_fraction):
-        points = [point for point in result.curve(device) if _ACCURACY in point.scores]
-        curve = {point.round: 100 * point.scores[_ACCURACY] for point in points}
+        points = [point for point in result.curve(device) if shown.key in point.scores]
+        curve = {point.round: shown.factor * point.scores[shown.key] for point in points}
         found.setdefault(_arm(result.cell, device), []).append(curve)
     return {arm: median_curve(found[arm]) for arm in sorted(found)}
 

@@ -45,7 +45,7 @@ def score_table(
     rows = [
         (
             *c.place,
-            *(_mean(c.scores.get(arm)) for arm in arms),
+            *(_mean(c.scores.get(arm), c.digits) for arm in arms),
             _counts(map(len, c.scores.values())),
         )
         for c in comparisons
@@ -61,7 +61,7 @@ def difference_table(comparisons: Sequence[Comparison], headings: Sequence[str])
             found = list(_differences(comparison, arm))
             pairs = [estimate.seeds for estimate in found if estimate is not None]
             if pairs:
-                entries = (_bold(estimate) for estimate in found)
+                entries = (_bold(estimate, comparison.digits) for estimate in found)
                 rows.append((*comparison.place, arm.name, *entries, _counts(pairs)))
                 spread = spread or max(pairs) > 1
     about = f"s, mean ± standard error; bold: {MARKED}" if spread else ""
@@ -87,10 +87,11 @@ def terminal_table(comparisons: Sequence[Comparison], headings: Sequence[str], t
         if kept:
             table.add_row(Text(", ".join(comparison.place[i] for i in kept), style="bold"))
         for arm in sorted(comparison.scores):
-            entries = (_starred(estimate) for estimate in _differences(comparison, arm))
+            digits = comparison.digits
+            entries = (_starred(found, digits) for found in _differences(comparison, arm))
             scores = comparison.scores[arm]
             name = f"  {arm.name}" if kept else arm.name
-            table.add_row(name, _mean(scores), *entries, str(len(scores)))
+            table.add_row(name, _mean(scores, digits), *entries, str(len(scores)))
         table.add_section()
     return table
 
@@ -104,21 +105,21 @@ def _differences(comparison: Comparison, arm: Arm) -> Iterator[Estimate | None]:
         yield difference(comparison.scores[arm], scores) if comparable else None
 
 
-def _mean(scores: Scores | None) -> str:
-    return Estimate.of(scores.values()).text() if scores else NOTHING
+def _mean(scores: Scores | None, digits: int) -> str:
+    return Estimate.of(scores.values()).text(digits=digits) if scores else NOTHING
 
 
-def _bold(found: Estimate | None) -> str:
+def _bold(found: Estimate | None, digits: int) -> str:
     if found is None:
         return NOTHING
-    text = found.text(digits=2, signed=True)
+    text = found.text(digits=digits + 1, signed=True)
     return f"**{text}**" if found.counts else text
 
 
-def _starred(found: Estimate | None) -> Text:
+def _starred(found: Estimate | None, digits: int) -> Text:
     if found is None:
         return Text("")
-    text = found.text(digits=2, signed=True)
+    text = found.text(digits=digits + 1, signed=True)
     return Text(f"{text} *", style="bold") if found.counts else Text(text)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import keras
 
 from toolkit import zoo
-from toolkit.branch.branch import Branch, sharing_everything
-from toolkit.branch.learning_rate import with_learning_rate
+from toolkit.branch.branch import Branch, sharing_everything, with_learning_rate
 from toolkit.experiment.players.cell import PlayerCell
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TextIO
 
 from broker.log import Log
@@ -97,8 +98,10 @@ class _PlayerRounds(Rounds):
 class _NoCheckpoints(Checkpoints):
     """Saves nothing: a cell of players that is killed starts again."""
 
+    folder = Path("no-folder-of-checkpoints")  # nothing is ever read from it or written to it
+
     def __init__(self) -> None:
-        """There is no folder."""
+        """Makes no folder."""
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Does nothing."""

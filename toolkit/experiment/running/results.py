@@ -7,7 +7,8 @@
     finished  the cell is complete
 
     supervised   points have validation_accuracy, validation_loss and, in rounds with a test,
-                 test_accuracy; a final has those of best_round, the best one in validation
+                 test_accuracy; a final has those of best_round, the best one in validation. Of
+                 numbers it is rmse instead of accuracy, of autoencoders reconstruction_error
     players      points have the score of a test episode, the number of steps of the device and
                  the mean loss of the round; a final has the mean score of the last points
 

@@ -18,7 +18,7 @@ from broker.durable import claim
 from broker.log import Log
 from broker.protocol.slice import Tensors, json_digest, union
 from broker.transport.address import Address
-from firmware_sim.device.isolated import train_alone
+from firmware_sim.training.rounds import train_alone
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import ISOLATED, Cell
 from toolkit.experiment.device import StudyDevice

@@ -7,10 +7,9 @@ from dataclasses import replace
 import keras
 
 from toolkit import zoo
-from toolkit.branch.branch import Branch
+from toolkit.branch.branch import Branch, with_learning_rate
 from toolkit.branch.layers import BranchDropout
 from toolkit.branch.learning import Supervised
-from toolkit.branch.learning_rate import with_learning_rate
 from toolkit.branch.optimizers import RMSProp
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import ISOLATED

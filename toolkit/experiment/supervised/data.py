@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from firmware_sim.bundle.target import A_CLASS
 from firmware_sim.tasks.arrays import read_examples
 from firmware_sim.tasks.cifar10 import read_cifar10
 from firmware_sim.tasks.digits import read_digits
-from firmware_sim.tasks.labelled import Examples
+from firmware_sim.tasks.labelled import Examples, check_examples
+from firmware_sim.tensor_spec import TensorSpec
 from firmware_sim.training.task_state import arrays_digest
 from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import check_known
@@ -19,9 +21,10 @@ from toolkit.experiment.supervised.cell import CIFAR10, DIGITS, TASKS
 
 @lru_cache(maxsize=1)
 def read_task(task: str, data: Path | None, *, own_networks: bool = False) -> Examples:
-    """Returns examples and int32 labels; raises a StemshareError if there are none.
+    """Returns the examples; raises a StemshareError if there are none.
 
-    With the user's own networks examples may be any numbers; otherwise they are uint8 images.
+    With the user's own networks they may be anything that these learn (`own_networks.fitted`);
+    otherwise they are uint8 images with labels 0, 1, 2, …
     """
     check_known("task", [task], TASKS)
     if task == DIGITS:
@@ -31,9 +34,11 @@ def read_task(task: str, data: Path | None, *, own_networks: bool = False) -> Ex
     if task == CIFAR10:
         return read_cifar10(data)
     found = read_examples(data)
-    if not own_networks:
-        _check_images(data, found)
-    return _checked(data, found)
+    if own_networks:
+        return found
+    _check_images(data, found)
+    x = TensorSpec(found.x_train.shape[1:], found.x_train.dtype)
+    return check_examples(str(data), found, x, A_CLASS)
 
 
 def digest_of(examples: Examples) -> str:
@@ -48,20 +53,3 @@ def _check_images(file: Path, found: Examples) -> None:
                 f"{file} holds {images.dtype}{list(images.shape)} to {part} with; a study needs "
                 "uint8 images [count, height, width, channels]."
             )
-
-
-def _checked(file: Path, found: Examples) -> Examples:
-    """Returns the user's examples if they have labels 0, 1, 2, …"""
-    for part in ("train", "test"):
-        images, labels = getattr(found, f"x_{part}"), getattr(found, f"y_{part}")
-        if not images.ndim or not len(images):
-            raise ExperimentError(f"{file} holds no examples to {part} with.")
-        if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1] or labels.min() < 0:
-            raise ExperimentError(
-                f"{file} holds {labels.dtype}{list(labels.shape)} as labels to {part} with; a "
-                f"study needs {len(images)} whole numbers from 0."
-            )
-    if found.x_train.shape[1:] != found.x_test.shape[1:]:
-        raise ExperimentError(f"{file} holds images of two sizes.")
-    y_train, y_test = found.y_train.astype(np.int32), found.y_test.astype(np.int32)
-    return Examples(found.x_train, y_train, found.x_test, y_test)

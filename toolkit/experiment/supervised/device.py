@@ -14,8 +14,8 @@ from toolkit.experiment.device import StudyDevice
 from toolkit.experiment.scores import Final, OnPoint, Point
 from toolkit.experiment.supervised.branches import supervised_branch
 from toolkit.experiment.supervised.cell import SupervisedCell
-from toolkit.experiment.supervised.own_networks import check_classifier
-from toolkit.experiment.supervised.splits import divide
+from toolkit.experiment.supervised.own_networks import fitted
+from toolkit.experiment.supervised.splits import check_split, divide
 from toolkit.experiment.supervised.task import StudyTask
 from toolkit.fleet.in_one_process import NEVER
 
@@ -33,17 +33,19 @@ class SupervisedDevice(StudyDevice):
         on_point: OnPoint,
     ) -> None:
         options = cell.options
-        classes = 1 + int(max(examples.y_train.max(), examples.y_test.max()))
+        own = options.weak_model is not None
+        classes = 0 if own else 1 + int(max(examples.y_train.max(), examples.y_test.max()))
         shape = examples.x_train.shape[1:]
         branch = supervised_branch(cell, name, image_shape=shape, classes=classes)
-        if options.weak_model is not None:
-            check_classifier(branch, examples)
+        target, examples = fitted(branch, examples)
+        check_split(options.split, target)
         super().__init__(cell, name, branch, log)
         stream = f"{cell.seed} {name}"
         fractions = {WEAK: cell.weak_fraction, POWERFUL: 1 - cell.weak_fraction}
         self._task = StudyTask(
             examples,
             divide(examples.y_train, fractions, options.split, cell.seed)[name],
+            target=target,
             steps=options.steps,
             seed=2 * cell.seed + (name == POWERFUL),
             test_rounds={*range(0, options.rounds, options.test_every), options.rounds},
@@ -59,13 +61,13 @@ class SupervisedDevice(StudyDevice):
         )
 
     def final(self) -> Final:
-        """Returns the test accuracy of the version with the best validation accuracy."""
-        task = self._task
+        """Returns what the version that validated best reaches on the test set."""
+        task, measure = self._task, self._task.measure.name
         task.restore_best(self.model)
         scores = {
             "best_round": task.best_round,
-            "validation_accuracy": task.best_accuracy,
-            "test_accuracy": task.test(self.model),
+            f"validation_{measure}": task.best_scores[measure],
+            f"test_{measure}": task.test(self.model),
         }
         return Final(self.name, scores)
 

@@ -8,9 +8,11 @@ from functools import partial
 import numpy as np
 
 from broker.aggregator.slice_file import read_slice
-from firmware_sim.tasks.labelled import Examples
+from firmware_sim.bundle.target import Target
+from firmware_sim.errors import TaskError
+from firmware_sim.tasks.labelled import Examples, check_examples
+from firmware_sim.tensor_spec import TensorSpec
 from toolkit.branch.branch import Branch, sharing_everything
-from toolkit.branch.learning import Supervised
 from toolkit.branch.user_model import load_branch
 from toolkit.errors import ExperimentError
 from toolkit.export.onnx.slice import build_slice
@@ -55,24 +57,21 @@ def common_layers(weak: Branch, strong: Branch) -> tuple[str, ...]:
     return tuple(name for name in sharing_everything(weak).shared_layers if agrees(name))
 
 
-def check_classifier(branch: Branch, examples: Examples) -> None:
-    """Raises an ExperimentError if a user's network cannot learn these examples."""
-    learning = branch.learning
-    if not isinstance(learning, Supervised) or learning.loss != "cross_entropy":
+def fitted(branch: Branch, examples: Examples) -> tuple[Target, Examples]:
+    """Returns what the network learns to answer, and the examples with targets in its type.
+
+    Raises an ExperimentError if it cannot learn these examples.
+    """
+    if branch.target is None:
         raise ExperimentError(
-            f"{branch.name} does not tell classes apart; a study of labelled examples needs "
-            "networks that learn by cross-entropy."
+            f"{branch.name} does not learn from examples; a supervised study needs networks that "
+            "do."
         )
-    x = examples.x_train
-    classes = 1 + int(max(examples.y_train.max(), examples.y_test.max()))
-    outputs = branch.model.output_shape[-1]
-    takes = np.dtype(branch.input_dtype), branch.input_shape
-    if takes != (x.dtype, x.shape[1:]) or outputs < classes:
-        raise ExperimentError(
-            f"{branch.name} takes {branch.input_dtype}{list(branch.input_shape)} and tells "
-            f"{outputs} classes apart; the data have examples of {x.dtype}{list(x.shape[1:])} and "
-            f"{classes} classes."
-        )
+    x = TensorSpec(branch.input_shape, np.dtype(branch.input_dtype))
+    try:
+        return branch.target, check_examples("the file", examples, x, branch.target)
+    except TaskError as error:
+        raise ExperimentError(f"{branch.name} cannot learn these data: {error}") from None
 
 
 def _fingerprints(branch: Branch) -> dict[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from firmware_sim.bundle.target import Target
 from firmware_sim.tensor_spec import Array
 from toolkit.errors import ExperimentError
 from toolkit.experiment.supervised.cell import parse_split
@@ -46,6 +47,14 @@ def divide(labels: Array, fractions: Mapping[str, float], split: str, seed: int)
     else:
         held = _dirichlet(labels, list(sizes.values()), alpha, rng)
     return {device: _part(own, rng) for device, own in zip(sizes, held, strict=True)}
+
+
+def check_split(split: str, target: Target) -> None:
+    """Raises an ExperimentError if examples with such targets cannot be divided so."""
+    if parse_split(split) is not None and target.kind != "class":
+        raise ExperimentError(
+            f"the split {split} divides classes, and these examples have none; take iid."
+        )
 
 
 def _sizes(count: int, fractions: Sequence[float]) -> list[int]:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import numpy as np
 
 from broker.protocol.wire import below
+from firmware_sim.bundle.target import A_CLASS, Target
 from firmware_sim.tasks.labelled import Examples, LabelledTask
+from firmware_sim.tasks.measures import MEASURES, Scores
 from firmware_sim.tasks.supervised import evaluate
 from firmware_sim.tensor_spec import Array
 from firmware_sim.training.random_streams import stream_number
@@ -32,6 +34,7 @@ class StudyTask(LabelledTask):
         examples: Examples,
         part: Part,
         *,
+        target: Target = A_CLASS,
         steps: int,
         seed: int,
         test_rounds: Collection[int],
@@ -42,7 +45,8 @@ class StudyTask(LabelledTask):
         """`stream` distinguishes the random numbers of dropout from those of other devices."""
         x, y = examples.x_train, examples.y_train
         own = Examples(x[part.training], y[part.training], examples.x_test, examples.y_test)
-        super().__init__(own, batch=BATCH, seed=seed)
+        super().__init__(own, batch=BATCH, seed=seed, target=target)
+        self.measure = MEASURES[target.kind]
         validation = part.validation[:validate_on]
         self._x, self._y = x[validation], y[validation]
         self._steps = steps  # in a round
@@ -51,8 +55,7 @@ class StudyTask(LabelledTask):
         self._on_scores = on_scores
         self._validated = -1  # the last round that this process has validated
         self.best_round = -1
-        self.best_accuracy = -1.0
-        self._best_loss = np.inf
+        self.best_scores: Scores = {}  # the measure and the loss
         self._best: dict[str, Array] = {}
 
     @property
@@ -77,25 +80,29 @@ class StudyTask(LabelledTask):
 
         With few validation examples equal accuracies are frequent; then the lower loss is better.
         """
-        found = evaluate(model, self._x, self._y)
-        if (found.accuracy, -found.loss) > (self.best_accuracy, -self._best_loss):
-            self.best_round, self.best_accuracy = self.round, found.accuracy
-            self._best_loss = found.loss
+        found = evaluate(model, self._x, self._y, self._target)
+        if not self.best_scores or self._gain(found) > self._gain(self.best_scores):
+            self.best_round = self.round
+            self.best_scores = {name: found[name] for name in (self.measure.name, "loss")}
             self._best = {
                 name: value
                 for name, value in model.call("get_state").items()
                 if not name.startswith(_OPTIMIZER)
             }
-        scores = {"validation_accuracy": found.accuracy, "validation_loss": found.loss}
+        measure = self.measure.name
+        scores = {f"validation_{name}": found[name] for name in (measure, "loss")}
         if self.round in self._test_rounds:
-            scores["test_accuracy"] = self.test(model)
+            scores[f"test_{measure}"] = self.test(model)
         self._validated = self.round
         self._on_scores(self.round, scores)
         return scores
 
     def test(self, model: Model) -> float:
-        """Returns the accuracy on the test set."""
-        return super().evaluate(model)["accuracy"]
+        """Returns the measure on the test set."""
+        return super().evaluate(model)[self.measure.name]
+
+    def _gain(self, scores: Scores) -> tuple[float, float]:
+        return self.measure.gain(scores), -scores["loss"]
 
     def restore_best(self, model: Model) -> None:
         """Sets the model to the best version."""
@@ -103,8 +110,7 @@ class StudyTask(LabelledTask):
 
     def state(self) -> dict[str, Array]:
         best = {
-            "accuracy": np.array(self.best_accuracy, np.float64),
-            "loss": np.array(self._best_loss, np.float64),
+            **{name: np.array(value, np.float64) for name, value in self.best_scores.items()},
             "round": np.array(self.best_round, np.int64),
             **{f"tensor/{name}": value for name, value in self._best.items()},
         }
@@ -113,6 +119,7 @@ class StudyTask(LabelledTask):
     def restore(self, state: Mapping[str, Array]) -> None:
         best = below(_BEST, state)
         super().restore({name: v for name, v in state.items() if not name.startswith(_BEST)})
-        self.best_accuracy, self.best_round = float(best["accuracy"]), int(best["round"])
-        self._best_loss = float(best["loss"])
+        names = [name for name in (self.measure.name, "loss") if name in best]
+        self.best_scores = {name: float(best[name]) for name in names}
+        self.best_round = int(best["round"])
         self._best = below("tensor/", best)

@@ -11,6 +11,7 @@ from toolkit.experiment.compare.advice import commands, sentences, table
 from toolkit.experiment.compare.decision import decide
 from toolkit.experiment.compare.pair import ComparedPair
 from toolkit.experiment.figures.arms import ALIKE, Arm
+from toolkit.experiment.figures.shown import Shown
 
 CLEAR = scores(
     [(70, 71, 72), (92, 93, 95), (75, 77, 77), (91, 92, 93)],
@@ -86,3 +87,18 @@ def test_commands_export_what_was_compared(
     arm: Arm, pair: ComparedPair, expected: tuple[str, str]
 ) -> None:
     assert tuple(commands(arm, pair)) == expected
+
+
+def test_errors_are_said_with_their_name_and_digits() -> None:
+    rmse = Shown("test_rmse", "test RMSE", of_difference="RMSE", lower_is_better=True)
+    found = scores(
+        [(0.05, 0.052), (0.03, 0.0316), (0.045, 0.0468)],
+        [(0.02, 0.0212), (0.02, 0.0206), (0.02, 0.0212)],
+    )
+    said = sentences(decide(found, rmse), found, rmse)
+    assert said == (
+        "Use homogeneous (the weak network on all devices): the weak device reaches test RMSE "
+        "0.0308 instead of 0.0510 alone (+0.0202 ± 0.0002 better), the powerful one test RMSE "
+        "0.0203 instead of 0.0206 alone (+0.0003 ± 0.0003 better, no clear difference). "
+        "Share-first is 0.0077 ± 0.0002 RMSE behind on the mean of both devices."
+    )

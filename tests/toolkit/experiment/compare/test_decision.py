@@ -6,6 +6,7 @@ from tests.toolkit.experiment.compare.made_up import CASCADE, FIRST, scores
 from toolkit.experiment.cell import POWERFUL, WEAK
 from toolkit.experiment.compare.decision import decide
 from toolkit.experiment.figures.arms import ALIKE
+from toolkit.experiment.figures.shown import Shown
 
 
 def test_the_best_of_those_that_cost_nothing() -> None:
@@ -69,3 +70,14 @@ def test_seeds_are_compared_with_themselves() -> None:
     found = decide(scores([alone, better], [alone, alone]))
     assert found.use == ALIKE
     assert found.gains[ALIKE][WEAK].error == 0
+
+
+def test_of_errors_the_lowest_is_best() -> None:
+    """The same numbers as errors: homogeneous is lower by 0.2 on the weak device."""
+    rmse = Shown("test_rmse", "test RMSE", of_difference="RMSE", lower_is_better=True)
+    found = decide(scores([(0.5, 0.6), (0.3, 0.4)], [(0.2, 0.2), (0.2, 0.2)]), rmse)
+    assert found.use == ALIKE
+    gain = found.gains[ALIKE][WEAK]
+    assert (gain.mean, gain.counts) == (pytest.approx(0.2), True)
+    higher = decide(scores([(0.3, 0.4), (0.5, 0.6)], [(0.2, 0.2), (0.2, 0.2)]), rmse)
+    assert higher.use is None

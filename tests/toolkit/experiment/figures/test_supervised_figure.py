@@ -1,6 +1,7 @@
 """Figures and tables from results alone, with numbers that can be worked out by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from toolkit.experiment.figures.study_tables import StudyTables, study_tables
 from toolkit.experiment.figures.supervised_figure import draw_study
 from toolkit.experiment.figures.supervised_summary import (
     SupervisedResult,
-    final_accuracies,
+    final_scores,
     learning_curves,
 )
 from toolkit.experiment.running.results import Result
@@ -73,11 +74,11 @@ def tables(results: Sequence[SupervisedResult]) -> StudyTables:
 
 
 def test_accuracies_of_every_arm_by_seed() -> None:
-    powerful = final_accuracies(study(), "powerful", 0.1)
+    powerful = final_scores(study(), "powerful", 0.1)
     assert [arm.name for arm in powerful] == ARMS + ALONE_TOO
     assert powerful[ALONE] == pytest.approx({0: 56, 1: 57, 2: 58})  # of its plain network
     assert powerful[Arm("isolated", "two-loss")][0] == pytest.approx(58)
-    weak = final_accuracies(study(), "weak", 0.1)
+    weak = final_scores(study(), "weak", 0.1)
     assert [arm.name for arm in weak] == ARMS
     assert weak[Arm("heterogeneous", "cascading")] == pytest.approx({0: 72, 1: 73, 2: 74})
 
@@ -120,7 +121,7 @@ def test_the_study_has_the_papers_panels_with_all_arms() -> None:
     assert [text.get_text() for text in panels[0].get_xticklabels()] == ["90", "75"]
     assert [text.get_text() for text in panels[1].get_xticklabels()] == ["10", "25"]
     assert panels[2].get_ylim() == panels[3].get_ylim()
-    drawn = [style_of(arm) for arm in final_accuracies(study(ablation=True), "powerful", 0.1)]
+    drawn = [style_of(arm) for arm in final_scores(study(ablation=True), "powerful", 0.1)]
     assert len({(style["color"], style["linestyle"]) for style in drawn}) == len(arms)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == arms
@@ -207,3 +208,44 @@ def test_nothing_finished_is_one_sentence(tmp_path: Path) -> None:
 
 def test_median_and_range() -> None:
     assert MedianRange.of([0.1, 0.5, 0.25, 0.25]) == MedianRange(0.25, 0.1, 0.5)
+
+
+def with_errors(results: Sequence[SupervisedResult], key: str) -> list[SupervisedResult]:
+    """The same study, in which the error is 1 - accuracy, in hundredths."""
+
+    def error(scores: Mapping[str, float]) -> dict[str, float]:
+        return dict.fromkeys([key], (1 - scores["test_accuracy"]) / 100) if scores else {}
+
+    return [
+        replace(
+            result,
+            points=[Point(p.device, p.round, error(p.scores)) for p in result.points],
+            finals={d: Final(d, error(f.scores)) for d, f in result.finals.items()},
+        )
+        for result in results
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [("test_rmse", "test RMSE"), ("test_reconstruction_error", "test reconstruction error")],
+)
+def test_errors_have_their_own_axis_and_digits(key: str, named: str) -> None:
+    results = with_errors(study(), key)
+    figure = draw_study(results)
+    assert figure.axes[0].get_ylabel() == f"{named} (lower is better)"
+    found = tables(results)
+    assert f": {named} (lower is better) of the version that validated best" in found.caption
+    row = next(row for row in found.scores.rows if row[:2] == ("weak", "10 %"))
+    assert row[2] == "0.00480 ± 0.00006"  # isolated: 1 - 0.52 in the mean, in hundredths
+    lines = [row for row in found.differences.rows if row[:3] == ("weak", "10 %", "two-loss")]
+    assert lines[0][3] == "**-0.002200 ± 0.000000**"
+
+
+def test_accuracies_and_errors_are_not_shown_together() -> None:
+    mixed = [*study(seeds=1), *with_errors(study(seeds=1), "test_rmse")]
+    with pytest.raises(ExperimentError) as caught:
+        draw_study(mixed)
+    assert str(caught.value) == (
+        "these results are measured in different ways, and cannot be shown together."
+    )

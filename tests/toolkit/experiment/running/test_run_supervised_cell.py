@@ -243,10 +243,10 @@ def test_images_of_the_user(tmp_path: Path) -> None:
          " holds float64[7, 12, 12, 1] to train with; a study needs uint8 images [count, height, "
          "width, channels]."),
         ({"images": np.zeros((9, 12, 12, 1), np.uint8), "labels": np.zeros(9)},
-         " holds float64[7] as labels to train with; a study needs 7 whole numbers from 0."),
+         " holds labels as float64[7]; the branch takes int32[7]."),
         ({"pictures": np.zeros(3)},
-         " must be an .npz file with the arrays x_train, y_train, x_test, y_test, or images, "
-         "labels."),
+         " must be an .npz file with the arrays x_train, y_train, x_test, y_test, or x, y, or "
+         "images, labels."),
     ],
 )  # fmt: skip
 def test_what_is_no_data_is_one_sentence(

@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from firmware_sim.bundle.target import Target
 from firmware_sim.tasks.labelled import Examples
-from toolkit.branch.learning import DoubleQ, Learning, Supervised
+from toolkit.branch.learning import DoubleQ
 from toolkit.branch.user_model import load_branch
 from toolkit.errors import ExperimentError
 from toolkit.experiment.running.run_cell import run_cell
 from toolkit.experiment.supervised.branches import supervised_branch
 from toolkit.experiment.supervised.cell import SupervisedCell, SupervisedOptions, plan
-from toolkit.experiment.supervised.own_networks import check_classifier, common_layers
+from toolkit.experiment.supervised.own_networks import common_layers, fitted
 
 pytestmark = pytest.mark.xdist_group("experiment")
 NETWORKS = """
@@ -128,31 +129,29 @@ def examples(shape: tuple[int, ...], classes: int, dtype: str = "float32") -> Ex
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (examples((8, 2), 3), "float32[8, 2] and 3 classes."),
-        (examples((16, 2), 4), "float32[16, 2] and 4 classes."),
-        (examples((16, 2), 3, "float64"), "float64[16, 2] and 3 classes."),
+        (examples((8, 2), 3),
+         "the file holds x_train as float32[6, 8, 2]; the branch takes float32[6, 16, 2]."),
+        (examples((16, 2), 4),
+         "row 3 of y_train in the file is 3; the branch's classes are 0 to 2."),
+        (examples((16, 2), 3, "float64"),
+         "the file holds x_train as float64[6, 16, 2]; the branch takes float32[6, 16, 2]."),
     ],
-)
+)  # fmt: skip
 def test_data_that_do_not_fit_are_one_sentence(networks: Path, found: Examples, said: str) -> None:
     branch = load_branch(f"{networks}:weak")
-    check_classifier(branch, examples((16, 2), 2))  # a class that no example has does no harm
+    target, _ = fitted(branch, examples((16, 2), 2))  # a class that no example has does no harm
+    assert target == Target("class", (), 3)
     with pytest.raises(ExperimentError) as caught:
-        check_classifier(branch, found)
-    assert str(caught.value) == (
-        f"my-weak takes float32[16, 2] and tells 3 classes apart; the data have examples of {said}"
-    )
+        fitted(branch, found)
+    assert str(caught.value) == f"my-weak cannot learn these data: {said}"
 
 
-@pytest.mark.parametrize("learning", [Supervised("mse"), DoubleQ()])
-def test_a_network_that_tells_no_classes_apart_is_one_sentence(
-    networks: Path, learning: Learning
-) -> None:
-    branch = replace(load_branch(f"{networks}:weak"), learning=learning)
+def test_a_network_that_plays_is_one_sentence(networks: Path) -> None:
+    branch = replace(load_branch(f"{networks}:weak"), learning=DoubleQ())
     with pytest.raises(ExperimentError) as caught:
-        check_classifier(branch, examples((16, 2), 3))
+        fitted(branch, examples((16, 2), 3))
     assert str(caught.value) == (
-        "my-weak does not tell classes apart; a study of labelled examples needs networks that "
-        "learn by cross-entropy."
+        "my-weak does not learn from examples; a supervised study needs networks that do."
     )
 
 

@@ -101,7 +101,7 @@ def test_the_best_version_is_kept(
     again.restore(state)
     assert again.round == killed_after
     play(again, model, 3 - killed_after)
-    assert (again.best_round, again.best_accuracy) == (best, right[best] / 10)
+    assert (again.best_round, again.best_scores["accuracy"]) == (best, right[best] / 10)
     assert model.state["w"] == 3
     again.restore_best(model)
     assert model.state == {"w": best, "optimizer/step": 3 * STEPS}
@@ -145,7 +145,7 @@ def test_who_was_killed_before_validating_does_it_before_training(validated: boo
         again.evaluate(model)
     play(again, model, 1)
     assert reported == [2, 3]
-    assert (again.best_round, again.best_accuracy) == (2, 0.9)
+    assert (again.best_round, again.best_scores["accuracy"]) == (2, 0.9)
 
 
 def test_the_test_set_is_used_in_its_rounds_alone() -> None:
