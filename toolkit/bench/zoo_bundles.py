@@ -10,8 +10,7 @@ import keras
 from firmware_sim.bundle.reader import Bundle
 from profiles import Profile
 from toolkit import zoo
-from toolkit.branch.branch import Branch
-from toolkit.branch.learning_rate import with_learning_rate
+from toolkit.branch.branch import Branch, with_learning_rate
 from toolkit.errors import ToolkitError
 from toolkit.export.bundle import export
 from toolkit.export.calibration import calibration_for
@@ -46,5 +45,9 @@ def export_branch(
     """Exports the branch for the profile; None keeps its own learning rate."""
     calibration = calibration_for(branch, task, None)
     return export(
-        with_learning_rate(branch, learning_rate), profile, folder, calibration=calibration
+        with_learning_rate(branch, learning_rate),
+        profile,
+        folder,
+        calibration=calibration,
+        trained=(),
     )

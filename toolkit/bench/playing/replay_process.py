@@ -22,12 +22,13 @@ from firmware_sim.playing.options import DqnOptions, PlayerOptions
 from firmware_sim.playing.player import make_player
 from firmware_sim.playing.replay import StackedReplay
 from firmware_sim.probe import peak_memory_bytes
-from firmware_sim.training.runtime import Model, runtime_for
+from firmware_sim.training.prefixed import open_model
+from firmware_sim.training.runtime import runtime_for
 
 
 def main(bundle: Path, game: str, steps: int, batches: int, folder: Path | None) -> dict[str, Any]:
     opened = open_bundle(bundle)
-    model = Model(opened.model, runtime=runtime_for(opened), threads=1)
+    model = open_model(opened, runtime=runtime_for(opened), threads=1)
     options = PlayerOptions(
         game=game,
         replay_frames=2 * steps,

@@ -19,7 +19,7 @@ from toolkit import zoo
 from toolkit.bench.step.reference import Network, Reference
 from toolkit.bench.step.timing import timed_steps
 from toolkit.branch.branch import Branch
-from toolkit.training.module import training_inputs
+from toolkit.training.inputs import training_inputs
 
 
 class FlexModule(tf.Module):  # type: ignore[misc]

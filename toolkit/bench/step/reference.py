@@ -57,8 +57,10 @@ class Reference(tf.Module):  # type: ignore[misc]
         return self._supervised(self.branch.learning, online, **batch)
 
     def _supervised(
-        self, learning: Supervised, network: Network, x: tf.Tensor, y: tf.Tensor
+        self, learning: Supervised, network: Network, x: tf.Tensor, y: tf.Tensor | None = None
     ) -> tf.Tensor:
+        if y is None:  # an autoencoder
+            y = self._scaled(x)
         output, *early = keras.tree.flatten(network(self._scaled(x), training=self.training))
         loss = _LOSSES[learning.loss]
         if learning.loss != "cross_entropy":
@@ -104,12 +106,14 @@ def _with_early_output(branch: Branch) -> keras.Model:
 
 def keras_optimizer(optimizer: Optimizer) -> keras.optimizers.Optimizer:
     """Returns Keras' version of one of our optimisers."""
+    limits = ("weight_decay", "clipvalue", "clipnorm", "global_clipnorm")
+    more = {name: getattr(optimizer, name) or None for name in limits}
     match optimizer:
-        case SGD(learning_rate=rate, momentum=momentum):
-            return keras.optimizers.SGD(rate, momentum=momentum)
+        case SGD(learning_rate=rate, momentum=momentum, nesterov=nesterov):
+            return keras.optimizers.SGD(rate, momentum=momentum, nesterov=nesterov, **more)
         case Adam(learning_rate=rate, beta_1=b1, beta_2=b2, epsilon=epsilon):
-            return keras.optimizers.Adam(rate, beta_1=b1, beta_2=b2, epsilon=epsilon)
+            return keras.optimizers.Adam(rate, beta_1=b1, beta_2=b2, epsilon=epsilon, **more)
         case RMSProp(learning_rate=rate, rho=rho, epsilon=epsilon, decay=decay):
             schedule = keras.optimizers.schedules.InverseTimeDecay(rate, 1, decay)
-            return keras.optimizers.RMSprop(schedule, rho=rho, epsilon=epsilon)
+            return keras.optimizers.RMSprop(schedule, rho=rho, epsilon=epsilon, **more)
     raise TypeError(f"Keras has no counterpart of {optimizer!r}")

@@ -13,7 +13,7 @@ import tensorflow as tf
 from toolkit import zoo
 from toolkit.bench.step.reference import Reference
 from toolkit.bench.step.timing import Batch, timed_steps
-from toolkit.training.module import training_inputs
+from toolkit.training.inputs import training_inputs
 
 
 def run(task: str, branch: str, topology: str, batch: int, steps: int) -> dict[str, object]:

@@ -25,7 +25,7 @@ Layer = dict[str, Any]
 def describe(branch: Branch, batch: int) -> dict[str, Any] | None:
     """Returns a chain of layers with its optimiser and inputs; None if the branch is no chain."""
     from toolkit.branch.learning import DoubleQ
-    from toolkit.training.module import training_inputs
+    from toolkit.training.inputs import training_inputs
 
     learning = branch.learning
     layers = [_layer(layer) for layer in branch.model.layers if type(layer).__name__ != "Add"]

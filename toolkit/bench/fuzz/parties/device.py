@@ -24,7 +24,7 @@ from toolkit.bench.fuzz import samples
 from toolkit.bench.fuzz.changes import LARGEST
 from toolkit.bench.fuzz.parties import frames
 from toolkit.bench.fuzz.parties.frames import Step
-from toolkit.bench.fuzz.parties.party import DROP, RESTART, WAIT, NeverWaits, Party
+from toolkit.bench.fuzz.parties.party import DROP, RESTART, WAIT, NeverWaits, Party, retained
 from toolkit.bench.fuzz.parties.running_agent import RunningAgent
 from toolkit.bench.fuzz.samples import DEVICE, NONCE, TOPICS
 from toolkit.bench.fuzz.target import Mutate, Target, check
@@ -58,6 +58,7 @@ class _Member:
         )
         self._nonce = NONCE.encode()
         self.ends = 0  # number of times that it was refused, or had finished
+        self._standing_refusal = False  # retained: the broker repeats it at every start
         self._start()
 
     def take(self, step: Step) -> None:
@@ -68,7 +69,7 @@ class _Member:
             self.agent.transport.reconnect()
         elif step.what != WAIT:
             step = Step(step.what, step.payload.replace(NONCE.encode(), self._nonce))
-            self._refused |= _refuses(step.payload)
+            self._note_refusal(step)
             self._party.publish(self._stranger, step)
         self.agent.look()
         self._observe()
@@ -82,12 +83,18 @@ class _Member:
         self.agent.kill()
 
     def _start(self) -> None:
-        self._refused = False  # by a message since it was started
+        self._refused = self._standing_refusal  # by a message since it was started
         self.agent = RunningAgent(self._folder, self._broker, lambda: self._party.now, self._key)
 
     def _start_again(self) -> None:
         self.agent.kill()
         self._start()
+
+    def _note_refusal(self, step: Step) -> None:
+        refuses = _refuses(step.payload)
+        self._refused |= refuses
+        if retained(step) and self._party.topic(step) == TOPICS.verdict(DEVICE):
+            self._standing_refusal = refuses
 
     def _check_end(self) -> None:
         error = self.agent.ended

@@ -42,6 +42,11 @@ class NeverWaits(MemoryTransport):
         return super().receive(0.0)
 
 
+def retained(step: Step) -> bool:
+    """Returns whether the broker keeps a message for those who subscribe later."""
+    return step.what % 2 == 0
+
+
 class Party:
     """A session with a party; the subclasses say who it is and how it takes a step."""
 
@@ -90,8 +95,11 @@ class Party:
                 self.publish(stranger, step)
 
     def publish(self, stranger: MemoryTransport, step: Step) -> None:
-        topic = self.topics[step.what % len(self.topics)]
-        stranger.publish(topic, step.payload, retain=step.what % 2 == 0)
+        stranger.publish(self.topic(step), step.payload, retain=retained(step))
+
+    def topic(self, step: Step) -> str:
+        """Returns the topic that a message goes to."""
+        return self.topics[step.what % len(self.topics)]
 
     # --- what a party is --------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ from broker.protocol.wire import Array
 from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker
 from broker.transport.transport import Event, Will
-from firmware_sim.device.agent import Agent
-from firmware_sim.device.compression import Compression
+from firmware_sim.device.build import make_agent
 from firmware_sim.training.checkpoint import Checkpoints
 from firmware_sim.training.learner import Learner
 from firmware_sim.training.rounds import Plan, Rounds
@@ -109,16 +108,15 @@ class RunningAgent:
         log = Log(Lines(), as_json=True)
         checkpoints = Checkpoints(folder, device=DEVICE, bundle=BUNDLE)
         plan = Plan(steps=2, resend_seconds=5.0)
-        self._agent = Agent(
-            device=DEVICE,
-            shared=SLICE,
-            rounds=Rounds(self.learner, checkpoints, plan, log, clock=clock),
-            channel=Channel(self.transport, limit=LARGEST, held_limit=2 * LARGEST),
+        self._agent = make_agent(
+            DEVICE,
+            Rounds(self.learner, checkpoints, plan, log, clock=clock),
+            SLICE,
             topics=TOPICS,
+            open_channel=lambda **_: Channel(self.transport, limit=LARGEST, held_limit=2 * LARGEST),
             limit=LARGEST,
             log=log,
-            about={},
-            compression=Compression("int8", checkpoints.residual),
+            encoding="int8",
             key=key,
             clock=clock,
         )

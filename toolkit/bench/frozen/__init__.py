@@ -1,0 +1,1 @@
+"""Training above a frozen backbone, beside plain inference of the same backbone."""

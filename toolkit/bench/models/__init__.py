@@ -1,0 +1,1 @@
+"""`toolkit bench models`: the families of keras.applications, exported and compared."""

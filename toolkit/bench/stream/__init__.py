@@ -1,0 +1,1 @@
+"""A device that learns from a stream: kills, a million observations, and answers meanwhile."""
