@@ -1,6 +1,6 @@
 """`python -m toolkit`: the same as the command `toolkit`."""
 
-from toolkit.commands.cli import main
+from toolkit.start import main
 
 if __name__ == "__main__":
     main()

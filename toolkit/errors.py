@@ -5,10 +5,12 @@ StemshareError
 │   ├── ModelError          the branch or its file is not what an export needs
 │   │   └── UnsupportedOp   a layer needs an operation that has no builtin-only rule
 │   ├── ExportError         the export could not be finished; nothing was written
+│   ├── ObserverError       a fleet cannot be observed as asked
 │   ├── ExperimentError     a study cannot be run or drawn as asked
-│   └── ProvisionError      a fleet cannot be provisioned as asked
-│       ├── CertificateError    a certificate cannot be made or read
-│       └── ConfigurationError  a file of mosquitto cannot be made or read
+│   ├── ProvisionError      a fleet cannot be provisioned as asked
+│   │   ├── CertificateError    a certificate cannot be made or read
+│   │   └── ConfigurationError  a file of mosquitto cannot be made or read
+│   └── MissingExtra        a package of an extra is not installed
 └── Interrupted             Ctrl-C; the text states what is kept (exit code 130)
 """
 
@@ -17,6 +19,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from profiles.errors import INTERRUPTED, StemshareError
+
+# What a device or an aggregator does without, by the extra that brings it.
+EXTRAS = {"ray": "ray", "minatar": "minatar", "gymnasium": "games", "ale_py": "games"}
 
 
 class ToolkitError(StemshareError):
@@ -47,6 +52,10 @@ class ExperimentError(ToolkitError):
     """A study cannot be run or drawn as asked."""
 
 
+class ObserverError(ToolkitError):
+    """A fleet cannot be observed as asked."""
+
+
 class ProvisionError(ToolkitError):
     """The fleet cannot be provisioned as asked."""
 
@@ -57,6 +66,17 @@ class CertificateError(ProvisionError):
 
 class ConfigurationError(ProvisionError):
     """A mosquitto file is not what provisioning can go on from."""
+
+
+class MissingExtra(ToolkitError):
+    """A package is not installed that a command needs."""
+
+    def __init__(self, package: str) -> None:
+        extra = EXTRAS.get(package, "toolkit")
+        super().__init__(
+            f"this needs the package {package}, which is not installed: "
+            f"pip install 'stemshare[{extra}]'."
+        )
 
 
 class Interrupted(StemshareError):

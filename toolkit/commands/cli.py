@@ -22,17 +22,18 @@ from toolkit.commands import (
     bench,
     candidates,
     compare,
+    dashboard,
     demo,
     experiment,
     export,
     figures,
     fit,
+    fleet,
     inspect,
-    play,
     profiles,
-    requantise,
 )
 from toolkit.commands.provisioning import pack, provision
+from toolkit.commands.trained import checkout, evaluate, play
 from toolkit.terminal import QUIET
 
 LONGEST_SENTENCE = 600  # characters; the converter's messages can be far longer
@@ -80,7 +81,7 @@ def everywhere(
         os.environ[QUIET] = "1"
 
 
-PREPARE, FLEET, TRAINED = "Prepare a branch", "Provision a fleet", "After training"
+PREPARE, FLEET, TRAINED = "Prepare a branch", "Run a fleet", "After training"
 STUDIES, SPEED = "Studies", "Benchmarks"
 
 app.command(rich_help_panel=PREPARE, epilog=profiles.EXAMPLES)(profiles.profiles)
@@ -90,7 +91,10 @@ app.command(rich_help_panel=PREPARE, epilog=fit.EXAMPLES)(fit.fit)
 app.command(rich_help_panel=PREPARE, epilog=candidates.EXAMPLES)(candidates.candidates)
 app.command(rich_help_panel=FLEET, epilog=provision.EXAMPLES)(provision.provision)
 app.command(rich_help_panel=FLEET, epilog=pack.EXAMPLES)(pack.pack)
-app.command(rich_help_panel=TRAINED, epilog=requantise.EXAMPLES)(requantise.requantise)
+app.command(rich_help_panel=TRAINED, epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command(rich_help_panel=TRAINED, epilog=checkout.EXAMPLES)(checkout.checkout)
+app.command(rich_help_panel=FLEET, epilog=dashboard.EXAMPLES)(dashboard.dashboard)
+app.add_typer(fleet.fleet, name="fleet", rich_help_panel=FLEET)
 app.command(rich_help_panel=TRAINED, epilog=play.EXAMPLES)(play.play)
 app.command(rich_help_panel=STUDIES)(demo.demo)
 app.command(rich_help_panel=STUDIES, epilog=compare.EXAMPLES)(compare.compare)
@@ -100,8 +104,8 @@ app.add_typer(bench.bench, name="bench", rich_help_panel=SPEED)
 
 ORDER = (
     *("profiles", "export", "inspect", "fit", "candidates"),
-    *("provision", "pack"),
-    *("requantise", "play"),
+    *("provision", "pack", "dashboard", "fleet"),
+    *("evaluate", "checkout", "play"),
     *("demo", "compare", "experiment", "figures"),
     "bench",
 )

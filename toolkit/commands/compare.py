@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from toolkit.commands.experiment.options import Jobs
+from toolkit.experiment.presets import COMPARED_ROUNDS, COMPARED_SEEDS
 from toolkit.experiment.running.study import run_study
 from toolkit.terminal import quiet_terminal
 
@@ -24,13 +25,15 @@ def compare(
     strong: Annotated[str, typer.Option(help="Your strong network.", metavar="FILE.py:FUNCTION")],
     data: Annotated[
         Path,
-        typer.Option(help="A .npz file with x_train, y_train, x_test, y_test, or images, labels."),
+        typer.Option(help="A .npz file with x_train, y_train, x_test, y_test, or x, y."),
     ],
     weak_fraction: Annotated[
         float, typer.Option(help="The part of the data that the weak device holds.")
     ] = 0.05,
-    rounds: Annotated[int, typer.Option(help="Merges.", min=1)] = 20,
-    seeds: Annotated[int, typer.Option(help="Repetitions, with seeds 0, 1, …", min=3)] = 5,
+    rounds: Annotated[int, typer.Option(help="Merges.", min=1)] = COMPARED_ROUNDS,
+    seeds: Annotated[
+        int, typer.Option(help="Repetitions, with seeds 0, 1, …", min=3)
+    ] = COMPARED_SEEDS,
     jobs: Jobs = None,
     out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("results/compare"),
 ) -> None:
@@ -62,11 +65,11 @@ def compare(
             highlight=False,
         )
     run_study(cells, folder, data, jobs=cores)
-    scores = scores_of(cells, folder)
-    decision = decide(scores)
-    Console().print(advice.table(scores, weak_fraction))
+    scores, shown = scores_of(cells, folder)
+    decision = decide(scores, shown)
+    Console().print(advice.table(scores, weak_fraction, shown))
     if not pair.common:
         typer.echo("share-first is left out: the networks have no layer in common.")
-    typer.echo(advice.sentences(decision, scores))
+    typer.echo(advice.sentences(decision, scores, shown))
     if decision.use:
         typer.echo("\n".join(advice.commands(decision.use, pair)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +17,13 @@ from toolkit.commands.options import (
     ProfileName,
     ZooTask,
     ZooTopology,
+    check_given,
 )
 from toolkit.errors import ToolkitError
 from toolkit.terminal import quiet_terminal
+
+if TYPE_CHECKING:
+    from toolkit.branch.branch import Branch
 
 EXAMPLES = (
     "Examples:\n\n"
@@ -58,14 +62,29 @@ def export(
     share: Annotated[
         str | None,
         typer.Option(
-            help="`all`, or the names of the shared layers of --model (of --cascade), with commas.",
+            help="`all`, or shared layers of --model (of --cascade): names or stem*, with commas.",
             show_default="as the function says",
         ),
     ] = None,
+    receive: Annotated[
+        str | None,
+        typer.Option(help="Layers that the fleet trains and this device only takes, with commas."),
+    ] = None,
+    update: Annotated[
+        str,
+        typer.Option(help="Which tensors train: all, last:K layers, biases, or auto, by budget."),
+    ] = "all",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the bundle.", show_default="build/<profile>")
     ] = None,
     calibration: CalibrationFile = None,
+    normalise: Annotated[
+        bool,
+        typer.Option(
+            "--normalise",
+            help="Devices normalise each channel by the mean and deviation of --calibration.",
+        ),
+    ] = False,
     seed: Annotated[
         int, typer.Option(help="Of the random initial weights.", min=0, max=2**32 - 1)
     ] = 0,
@@ -86,16 +105,20 @@ def export(
         raise ToolkitError("--branch-dropout is about a cascade: give --cascade too.")
     if tune and tuning:
         raise ToolkitError("--tune measures a tuning and --tuning reads one; give one of the two.")
+    check_given(calibration, *(spec for spec in (model, cascade) if spec))
     chosen = load_profile(profile)
     target = out or Path("build") / chosen.name
     with quiet_terminal() as console, console.status("starting TensorFlow") as status:
         import keras
 
         from toolkit import zoo
-        from toolkit.branch.user_model import load_branch, load_cascade, sharing
+        from toolkit.branch.drawn import trained_names
+        from toolkit.branch.update_plan import planned
+        from toolkit.branch.user_model import load_branch, load_cascade, receiving, sharing
         from toolkit.export.bundle import STAGES, TUNED_STAGES
         from toolkit.export.bundle import export as write_bundle
         from toolkit.export.calibration import calibration_for
+        from toolkit.export.inspection import frozen_lines
         from toolkit.tuning.files import read as read_tuning
         from toolkit.tuning.layers import layers_of
 
@@ -105,23 +128,31 @@ def export(
             number = stages.index(stage.partition(":")[0]) + 1
             status.update(f"{number}/{len(stages)} {stage}")
 
+        def build() -> Branch:
+            if model and cascade:
+                return load_cascade(cascade, model, share=share, branch_dropout=branch_dropout)
+            if model:
+                return sharing(load_branch(model), share)
+            return zoo.build(task, chosen.branch, topology, game)
+
         keras.utils.set_random_seed(seed)
+        branch = build()
+        trained = trained_names(branch, build) if model else frozenset()  # the zoo's are drawn
         smaller = None
-        if model and cascade:
-            branch = load_cascade(cascade, model, share=share, branch_dropout=branch_dropout)
-        elif model:
-            branch = sharing(load_branch(model), share)
-        else:
-            branch = zoo.build(task, chosen.branch, topology, game)
-            if chosen.branch == "complex":
-                smaller = partial(zoo.build, task, "lightweight", topology, game)
-        examples = calibration_for(branch, None if model else task, calibration)
+        if model is None and chosen.branch == "complex":
+            smaller = partial(zoo.build, task, "lightweight", topology, game)
+        branch = receiving(branch, receive)
+        examples = calibration_for(
+            branch, None if model else task, calibration, normalise=normalise
+        )
+        branch = planned(branch, update, examples.images)
         bundle = write_bundle(
             branch,
             chosen,
             target,
             calibration=examples,
             progress=progress,
+            trained=trained,
             smaller=smaller,
             tuning=read_tuning(tuning, chosen.runtime, layers_of(branch)) if tuning else None,
             tune=tune,
@@ -139,6 +170,12 @@ def export(
         f"{manifest.micro_batch_size}; {measured.step_seconds * 1e3:.1f} ms a step of "
         f"{chosen.batch_size} ({measured.runtime}, {measured.threads} thread(s))"
     )
+    if known := len(trained.intersection(branch.shared_names)):
+        typer.echo(f"{known} of {len(branch.shared_names)} shared tensors bring trained values")
+    if bundle.branch is None:
+        typer.echo("layers have code of their own: `toolkit checkout` will need --model again")
+    for line in frozen_lines(manifest.to_json()):
+        typer.echo(line)
     if tune:
         source = manifest.tuning["source"]
         typer.echo(f"of the shipped and the measured tuning, the {source} one was kept")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from profiles import Profile, load_profile, profile_names
 from toolkit.commands.options import AsJson
@@ -29,7 +29,7 @@ def profiles(
     elif name:
         console = Console()
         console.print(f"[bold]{chosen[0].name}[/]: {chosen[0].description}", highlight=False)
-        table = Table("key", "value", "meaning")
+        table = Table(Column("key", no_wrap=True), Column("value", overflow="fold"), "meaning")
         for key in fields(Profile):
             if key.name not in ("name", "description"):
                 value = str(getattr(chosen[0], key.name))

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from broker.protocol.topics import AGGREGATOR, check_name
+from broker.protocol.topics import AGGREGATOR, OBSERVER, OPERATOR, check_name
 from profiles import Profile
 from profiles.errors import StemshareError
 from toolkit.errors import CertificateError, ProvisionError
@@ -67,6 +67,7 @@ DEFAULT_DAYS = 825
 FLEET = "fleet.toml"
 CONFIGURATION = Path("broker") / "mosquitto.conf"
 PASSWORDS = Path("broker") / "passwords"
+ROLES = (OBSERVER, OPERATOR)  # users who are no devices
 RENEW_BEFORE = timedelta(days=30)  # a run replaces a server certificate that ends sooner
 
 
@@ -115,9 +116,10 @@ def provision(
     port: int | None = None,
     require_certificate: bool | None = None,
     profile: Profile | None = None,
+    roles: Sequence[str] = (),
     allow_readable_keys: bool = False,
 ) -> Provisioned:
-    """Creates the fleet's folder, or adds devices to it.
+    """Creates the fleet's folder, or adds devices and users who look and command (`ROLES`) to it.
 
     Options that are not given (no host names, None) keep their values. Their first values are
     localhost and 127.0.0.1, port 8883, no client certificates, and profile weak for a device.
@@ -147,7 +149,7 @@ def provision(
         write(out / ".gitignore", "*\n")  # keys and passwords belong in no repository
         renewed = _prepare_broker(out, now, settings, validity)
         known = _hashes(out)
-        users = tuple(dict.fromkeys((AGGREGATOR, *devices)))
+        users = tuple(dict.fromkeys((AGGREGATOR, *roles, *devices)))
         added = tuple(user for user in users if user not in known)
         _give_credentials(out, now, added, validity)
         _write_commands(out, now)
@@ -161,7 +163,7 @@ def rotate(
 ) -> None:
     """Replaces the password, key and certificate of a device or of the aggregator."""
     validity = Validity.of(days)
-    if user != AGGREGATOR:
+    if user not in (AGGREGATOR, *ROLES):
         check_name("device", user)
     with _locked(out):
         check_private(*_authority_keys(out), allow=allow_readable_keys)
@@ -274,13 +276,13 @@ def _write_commands(out: Path, fleet: Fleet) -> None:
 def _write_members(out: Path) -> None:
     """Writes the names that the aggregator lets in, one a line, if its folder is still here."""
     if (out / AGGREGATOR).is_dir():
-        names = (user for user in _hashes(out) if user != AGGREGATOR)
+        names = (user for user in _hashes(out) if user not in (AGGREGATOR, *ROLES))
         write(out / AGGREGATOR / MEMBERS, "".join(f"{name}\n" for name in names))
 
 
 def credentials_of(out: Path, user: str) -> Path:
     """Returns the folder of a user's credentials; it may have been moved away."""
-    return out / AGGREGATOR if user == AGGREGATOR else out / "devices" / user
+    return out / user if user in (AGGREGATOR, *ROLES) else out / "devices" / user
 
 
 def _hashes(out: Path) -> dict[str, str]:

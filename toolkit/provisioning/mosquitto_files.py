@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from importlib import resources
 
-from broker.protocol.topics import AGGREGATOR, Topics
+from broker.protocol.topics import AGGREGATOR, OBSERVER, OPERATOR, Topics
 from toolkit.errors import ConfigurationError
 
 ITERATIONS = 101  # the default of mosquitto_passwd; 256 random bits need no slower hash
@@ -32,7 +32,14 @@ def access_rules(fleet: str) -> str:
     """Returns the access rules; `%u` stands for the user, so the rules cover all devices."""
     topics = Topics(fleet)
     device = "%u"
-    device_writes = (topics.state(device), f"{topics.update(device)}/#", topics.metrics(device))
+    device_writes = (
+        topics.state(device),
+        f"{topics.update(device)}/#",
+        topics.metrics(device),
+        topics.answer(device),
+    )
+    # Beside commands, an operator clears what the broker retains of a device that is removed.
+    operator_writes = (topics.command("+"), topics.state("+"), topics.metrics("+"))
     aggregator_reads = (*topics.of_aggregator(), topics.metrics("+"))
     aggregator_writes = (
         f"{topics.root}/{AGGREGATOR}/#",
@@ -52,6 +59,13 @@ def access_rules(fleet: str) -> str:
         f"user {AGGREGATOR}",
         *_rules("topic", "read", aggregator_reads),
         *_rules("topic", "write", aggregator_writes),
+        "",
+        f"user {OBSERVER}",
+        *_rules("topic", "read", topics.of_observer()),
+        "",
+        f"user {OPERATOR}",
+        *_rules("topic", "read", dict.fromkeys((*topics.of_observer(), *topics.of_operator()))),
+        *_rules("topic", "write", operator_writes),
     )
     return "\n".join(lines) + "\n"
 

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from broker.protocol.topics import AGGREGATOR
-from firmware_sim.bundle.reader import FILES, MANIFEST, open_bundle
+from firmware_sim.bundle.reader import MANIFEST, files_of, open_bundle
 from firmware_sim.device.options import arguments as device_arguments
 from firmware_sim.packs.format import (
     AGGREGATOR_KEY,
@@ -113,9 +113,13 @@ def archive(members: Mapping[str, bytes]) -> bytes:
     return b"".join((*chain.from_iterable(parts), END))
 
 
+def _bundle_files(bundle: Path) -> tuple[str, ...]:
+    return MANIFEST, *files_of(open_bundle(bundle).manifest)
+
+
 def _contents(bundle: Path, credentials: Path, aggregator_key: Path) -> dict[str, bytes]:
     """Returns all files of the pack, in the order of the format; the key if the fleet has one."""
-    sources = {f"{BUNDLE}/{name}": bundle / name for name in (MANIFEST, *FILES)}
+    sources = {f"{BUNDLE}/{name}": bundle / name for name in _bundle_files(bundle)}
     sources |= {f"{CREDENTIALS}/{name}": credentials / name for name in CREDENTIAL_FILES}
     if aggregator_key.exists():
         sources[f"{CREDENTIALS}/{AGGREGATOR_KEY}"] = aggregator_key

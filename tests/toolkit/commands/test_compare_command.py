@@ -144,24 +144,25 @@ def test_other_networks_or_data_get_another_folder(here: Path) -> None:
     ("strong", "arrays", "fraction", "sentence"),
     [
         ("strong", windows(200) | {"labels": np.zeros(200)}, "0.1",
-         "mine.npz holds float64[160] as labels to train with; a study needs 160 whole numbers "
-         "from 0."),
+         "my-weak cannot learn these data: the file holds labels as float64[160]; the branch takes "
+         "int32[160]."),
         ("strong", windows(200, classes=5), "0.1",
-         "my-weak takes float32[6] and tells 3 classes apart; the data have examples of "
-         "float32[6] and 5 classes."),
+         "my-weak cannot learn these data: row 3 of labels in the file is 3; the branch's classes "
+         "are 0 to 2."),
         ("strong", windows(200) | {"images": np.zeros((200, 7), np.float32)}, "0.1",
-         "my-weak takes float32[6] and tells 3 classes apart; the data have examples of "
-         "float32[7] and 3 classes."),
+         "my-weak cannot learn these data: the file holds images as float32[160, 7]; the branch "
+         "takes float32[160, 6]."),
         ("strong", windows(20), "0.05",
          "the weak device would hold 1 of 16 examples, and it needs at least 2: one to train on "
          "and one to validate with."),
-        ("strong", windows(0), "0.1", "mine.npz holds no examples to train with."),
+        ("strong", windows(0), "0.1", "my-weak cannot learn these data: the file holds 0 "
+         "examples as images and 0 targets as labels, to train with."),
         ("strong", windows(200), "2",
          "the weak device cannot hold 2 of the data: take more than 0 and less than 1, as 0.05 "
          "is."),
         ("regression", windows(200), "0.1",
-         "numbers does not tell classes apart; a study of labelled examples needs networks that "
-         "learn by cross-entropy."),
+         "numbers cannot learn these data: the file holds labels as int32[160]; the branch takes "
+         "float32[160, 3]."),
         ("pair_of_classes", windows(200, classes=2), "0.1",
          "a cascade adds the outputs of two networks, and my-weak answers (None, 3), "
          "my-pair_of_classes (None, 2)."),

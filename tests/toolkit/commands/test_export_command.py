@@ -185,17 +185,19 @@ import keras
 import tensorflow as tf
 from keras import layers
 
+from toolkit.branch import Branch, Supervised
+
 
 def ends(*parts, shape=(8, 8, 1)):
     return keras.Sequential([keras.Input(shape), *parts, layers.Flatten(), layers.Dense(2)])
 
 
-class Summing(layers.Layer):
+class LogGamma(layers.Layer):
     def build(self, shape):
         self.shift = self.add_weight(shape=shape[1:], name="shift")
 
     def call(self, x):
-        return tf.cumsum(x + self.shift, axis=1)
+        return tf.math.lgamma(x + self.shift)
 
 
 def raises():
@@ -211,10 +213,7 @@ def names_are_a_string():
     return ends(layers.Dense(2, name="stem")), "stem"
 
 def unsupported():
-    return ends(Summing(name="my_summing")), ["my_summing"]
-
-def recurrent():
-    return ends(layers.LSTM(3, name="my_memory"), shape=(8, 4)), ["my_memory"]
+    return ends(LogGamma(name="my_gamma")), ["my_gamma"]
 
 def absent():
     return ends(layers.Conv2D(2, 3, name="stem")), ["trunk"]
@@ -236,7 +235,8 @@ def two_inputs():
 
 def picture():
     x = keras.Input((8, 8, 1))
-    return keras.Model(x, layers.Conv2D(2, 3, name="stem")(x)), ["stem"]
+    model = keras.Model(x, layers.Conv2D(2, 3, name="stem")(x))
+    return Branch("models-picture", model, ("stem",), Supervised(target="class"))
 
 def halves():
     return ends(layers.Conv2D(2, 3, name="stem", dtype="mixed_bfloat16")), ["stem"]
@@ -260,9 +260,8 @@ variable = 3
                    "or (model, names of the shared layers)."),
         ("names_are_a_string", "{file}:names_are_a_string returned tuple; it must return a Keras "
                                "model, or (model, names of the shared layers)."),
-        ("unsupported", "layer 'my_summing' needs the operation Cumsum, which cannot be trained "
+        ("unsupported", "layer 'my_gamma' needs the operation Lgamma, which cannot be trained "
                         "with TFLite's builtin operations."),
-        ("recurrent", "layer 'my_memory' needs the operation TensorList"),
         ("absent", "the branch shares layer 'trunk', which the model does not have; "
                    "its layers are "),
         ("nothing_shared", "the branch shares no layer that has weights; name at least one."),
@@ -271,7 +270,7 @@ variable = 3
                      "it must be one input of fixed shape."),
         ("two_inputs", "the model of models-two_inputs takes [(None, 4), (None, 4)]; "
                        "it must be one input of fixed shape."),
-        ("picture", "the model of models-picture answers (None, 6, 6, 2); "
+        ("picture", "the model of models-picture answers (None, 6, 6, 2); for the target 'class' "
                     "it must be (None, classes)."),
         ("halves", "layer 'stem' computes in mixed_bfloat16; only float32 can train."),
         ("not_finite", "the slice has tensor 'stem/kernel', which is not finite."),
@@ -354,7 +353,7 @@ DIGITS = np.zeros((3, 8, 8, 1), np.uint8)
         (b"PK\x03\x04 garbage", "{file} cannot be read as .npz (File is not a zip file)."),
         (b"\x80\x04 garbage", "{file} cannot be read as .npz (Cannot load file containing "),
         (DIGITS, "{file} must be an .npz file with the array x."),
-        ({"images": DIGITS}, "{file} must be an .npz file with the array x."),
+        ({"pictures": DIGITS}, "{file} must be an .npz file with the array x."),
         ({"x": DIGITS[:, :7]}, "{file} holds uint8[7, 8, 1] examples; the branch takes "
                                "uint8[8, 8, 1]."),
         ({"x": DIGITS.astype(np.float32)}, "{file} holds float32[8, 8, 1] examples; the branch "

@@ -44,6 +44,15 @@ def test_profiles_as_json_hold_every_key(toolkit: Toolkit) -> None:
         "packet_limit_kib": 128,
         "bandwidth_kbps": 1000,
         "interaction_rate": 1.0,
+        "frozen_precision": "float32",
+        "duty_cycle": 1.0,
+        "temperature_limit_celsius": 0.0,
+        "hysteresis_celsius": 5.0,
+        "temperature_file": "/sys/class/thermal/thermal_zone0/temp",
+        "battery_limit_percent": 0,
+        "battery_folder": "/sys/class/power_supply",
+        "pause_file": "",
+        "quiet_hours": "",
     }
 
 

@@ -189,9 +189,20 @@ def test_access_rules_are_the_fleets_topics() -> None:
         f"pattern write {everyone}/device/%u/state",
         f"pattern write {everyone}/device/%u/update/#",
         f"pattern write {everyone}/device/%u/metrics",
+        f"pattern write {everyone}/device/%u/answer",
         *(f"pattern read {topic}" for topic in farm.of_device("%u")),
     }
-    assert set(rules[len(devices) + 1 :]) == {
+    observer, operator = rules.index("user observer"), rules.index("user operator")
+    assert set(rules[observer + 1 : operator]) == {
+        *(f"topic read {topic}" for topic in farm.of_observer())
+    }
+    assert set(rules[operator + 1 :]) == {
+        *(f"topic read {topic}" for topic in (*farm.of_observer(), *farm.of_operator())),
+        f"topic write {everyone}/device/+/command",
+        f"topic write {everyone}/device/+/state",
+        f"topic write {everyone}/device/+/metrics",
+    }
+    assert set(rules[len(devices) + 1 : observer]) == {
         *(f"topic read {topic}" for topic in farm.of_aggregator()),
         f"topic read {everyone}/device/+/metrics",
         f"topic write {everyone}/aggregator/#",

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from broker.protocol.topics import OBSERVER, OPERATOR
 from profiles import load_profile
 from toolkit.commands.options import AllowReadableKeys, FleetName
 
@@ -24,6 +25,12 @@ def provision(
     device: Annotated[
         list[str] | None, typer.Option(help="A device to let in; may be repeated.")
     ] = None,
+    observer: Annotated[
+        bool, typer.Option("--observer", help="Add the user observer, who may look.")
+    ] = False,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Add the user operator, who may command devices.")
+    ] = False,
     rotate: Annotated[
         list[str] | None, typer.Option(help="A device that gets a new password and certificate.")
     ] = None,
@@ -63,7 +70,7 @@ def provision(
     for name in rotate or []:
         provisioning.rotate(folder, name, days=days, allow_readable_keys=allow_readable_keys)
         typer.echo(f"{name} has new credentials in {folder}")
-    if (remove or rotate) and not device:
+    if (remove or rotate) and not (device or observer or operator):
         return
     made = provisioning.provision(
         fleet,
@@ -74,12 +81,14 @@ def provision(
         port=port,
         require_certificate=require_certificate,
         profile=load_profile(profile) if profile else None,
+        roles=[name for name, on in ((OBSERVER, observer), (OPERATOR, operator)) if on],
         allow_readable_keys=allow_readable_keys,
     )
     typer.echo(f"{folder}: {_count(made.added, 'added')}, {_count(made.kept, 'as before')}")
     typer.echo(f"  {made.broker} goes to the broker: `mosquitto -c mosquitto.conf` in that folder")
     for user in made.added:
-        typer.echo(f"  {made.credentials(user)} goes to {user}; run.sh in it starts it")
+        goes = f"  {made.credentials(user)} goes to {user}"
+        typer.echo(goes if user in (OBSERVER, OPERATOR) else f"{goes}; run.sh in it starts it")
     if made.kept and made.server_renewed:
         typer.echo(
             f"  the broker has a new certificate, for {', '.join(made.fleet.host_names)}: replace "

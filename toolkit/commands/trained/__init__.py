@@ -1,0 +1,1 @@
+"""The commands for what a device or a fleet has learnt."""

@@ -1,0 +1,1 @@
+"""The dashboard: a page in the browser that shows a fleet."""
