@@ -1,10 +1,10 @@
-# `make demo` and `make test` set up everything that they need: a .venv here, and mosquitto.
+# `make demo` and `make test` set up everything that they need: a .venv here, mosquitto and chromium.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 # The extras that are developed here; the tools are the dependency group `dev`.
-EXTRAS := toolkit device broker minatar
+EXTRAS := toolkit device broker dashboard minatar
 # Tests of pure logic: no TensorFlow, no broker process, no exported bundle, nothing that takes long.
 PURE := tests/profiles tests/broker/protocol tests/broker/merging tests/broker/aggregator \
     tests/broker/test_log.py tests/docs/test_layout.py tests/docs/test_reference.py \
@@ -16,12 +16,12 @@ PURE := tests/profiles tests/broker/protocol tests/broker/merging tests/broker/a
 # The tests start hundreds of processes: what one of them compiles, the others load.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick check format lock clean mosquitto pi docs docs-links wheelhouse brokers
+.PHONY: demo test quick check format lock clean mosquitto chromium pi docs docs-links wheelhouse brokers
 
 demo: $(VENV)/.ready
 	$(BIN)/toolkit demo
 
-test: check mosquitto
+test: check mosquitto chromium
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 # Lint, types and the pure tests: less than a minute.
@@ -56,6 +56,9 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 mosquitto:
 	@scripts/install-mosquitto
+
+chromium:
+	@scripts/install-chromium
 
 # One scenario on every broker that can be installed here; prints the matrix of docs/operating.md.
 brokers: $(VENV)/.ready

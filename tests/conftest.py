@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from firmware_sim.bundle.reader import Bundle, open_bundle
@@ -21,6 +22,11 @@ __all__ = ["atari_bundle", "digits_bundle"]
 # TensorFlow is what many tests compare with. Without oneDNN, which it uses by itself only where the
 # processor has AVX-512 or better, it has no gradient of a dilated convolution, and is less exact.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+# Nothing asserts absolute times: how long it takes to draw or to try an example is the machine's.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:

@@ -96,7 +96,8 @@ class Session:
         for long, short in self.shorter.items():
             command = command.replace(long, short)
         # Many tests run at once, so each page has a port of its own.
-        programs = r"-m broker.aggregator|-m firmware_sim.device|examples/plain_client/device.py"
+        programs = r"-m broker.aggregator|-m firmware_sim.device"
+        programs += r"|examples/plain_client/device.py|examples/live_vibration/machine.py"
         if re.match(rf"python ({programs}) ", command):
             broker = f" --broker mqtt://127.0.0.1:{self.port}"
             command = re.sub(r"( &)?$", rf"{broker}\1", command, count=1)

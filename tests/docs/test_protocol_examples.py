@@ -33,8 +33,8 @@ from broker.protocol.messages import (
 )
 from broker.protocol.slice import Slice
 from broker.transport import channel, mqtt, mqtt_link, mqtt_rules
-from firmware_sim.device import __main__ as device
 from firmware_sim.device import agent, fleet_view, ignored
+from firmware_sim.device import assembly as device
 from firmware_sim.device.options import arguments as device_arguments
 from tests.docs.pages import ROOT, Page
 
@@ -150,6 +150,7 @@ def test_the_intervals_and_limits_of_the_page_are_those_of_the_code() -> None:
         "ignored messages": f"{ignored.LOG_SECONDS:g} s",
         "a refusal": f"{agent._ASK_SECONDS:g} s",
         "aggregator's counters": f"{service.METRICS_SECONDS:g} s",
+        "report": f"{service.REPORT_SECONDS:g} s",
         "round": f"{options['deadline']:g} s",
         "after the last round": f"{aggregator.LINGER_SECONDS:g} s",
         "θ_shared missing": f"{agent._ASK_SECONDS:g} s",

@@ -9,13 +9,13 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from broker.aggregator.counters import Counters
+from broker.aggregator.records.counters import Counters
 from broker.merging.merge import MERGES
 from broker.protocol.messages import Message, Reason, Update
 from broker.protocol.quantisation import ENCODINGS
 from broker.protocol.topics import ROOT as TOPIC_ROOT
 from broker.protocol.topics import Topics
-from firmware_sim.device.agent import _GO_ON
+from firmware_sim.device.refusals import GO_ON
 from profiles import Profile, load_profile, profile_names
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,6 +40,7 @@ def test_protocol_has_every_topic() -> None:
     made = {
         topics.aggregator_state,
         topics.aggregator_metrics,
+        topics.report,
         topics.shared,
         *(
             topic(device)
@@ -49,6 +50,8 @@ def test_protocol_has_every_topic() -> None:
                 topics.verdict,
                 topics.reply,
                 topics.metrics,
+                topics.command,
+                topics.answer,
             )
         ),
     }
@@ -75,8 +78,8 @@ def test_protocol_has_every_reason_and_what_the_device_does() -> None:
     named = {reason: row[2] for row in table for reason in re.findall(r"`([a-z-]+)`", row[0])}
     assert set(named) == {str(reason) for reason in Reason}
     stops = {reason for reason, does in named.items() if does.startswith("stops")}
-    assert stops.isdisjoint(_GO_ON)
-    assert set(_GO_ON) <= set(named) - stops
+    assert stops.isdisjoint(GO_ON)
+    assert set(GO_ON) <= set(named) - stops
 
 
 def test_protocol_has_every_encoding_merge_rule_and_counter() -> None:
@@ -114,4 +117,7 @@ def test_profiles_page_has_the_values_of_the_shipped(name: str) -> None:
     values = {row[0].strip("`"): row[column] for row in table}
     profile = load_profile(name)
     expected = {key.name: str(getattr(profile, key.name)) for key in fields(Profile)}
-    assert values == {k: v for k, v in expected.items() if k not in ("name", "description")}
+    assert values == {k: v for k, v in expected.items() if k in values}
+    missing = expected.keys() - values.keys()
+    usual = {key.name: key.default for key in fields(Profile)}
+    assert all(getattr(profile, k) == usual[k] for k in missing - {"name", "description"})

@@ -224,7 +224,7 @@ def test_the_collector_sees_what_it_should() -> None:
         "a quorum of … is no quorum: take 1 or more.",
         "there is no bundle at …; `toolkit export` writes one.",
         "closes a cycle: …",
-        "grouped convolution",
+        "stride together with dilation",
         "nothing listens at ….",
         "say --fleet NAME and --id ID, or --isolated to train without a fleet",
     ):

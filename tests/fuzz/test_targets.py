@@ -20,7 +20,14 @@ from toolkit.bench.fuzz.targets import NAMES, chosen, target_of
 from toolkit.errors import ToolkitError
 
 CORPUS = Path(__file__).parent / "corpus"
-EXECUTIONS = {"pack": 60, "aggregator": 60, "device": 120, "journal": 150}  # the others: 600
+EXECUTIONS = {
+    "pack": 60,
+    "picture": 150,
+    "source_settings": 200,
+    "aggregator": 60,
+    "device": 120,
+    "journal": 150,
+}  # the others: 600
 
 
 @pytest.fixture(params=NAMES)

@@ -54,7 +54,7 @@ def _export_lightweight(folder: Path, task: str) -> None:
     keras.utils.set_random_seed(0)
     branch = zoo.build(task, "lightweight")
     examples = calibration_for(branch, task, None)
-    export(branch, load_profile("weak"), folder / "weak", calibration=examples)
+    export(branch, load_profile("weak"), folder / "weak", calibration=examples, trained=())
 
 
 @pytest.fixture(scope="session")

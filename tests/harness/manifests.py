@@ -8,6 +8,7 @@ import numpy as np
 
 from firmware_sim.bundle.manifest import BranchFacts, BranchInput, FileEntry, Manifest, Tensor
 from firmware_sim.bundle.reader import FILES
+from firmware_sim.bundle.target import A_CLASS
 from firmware_sim.tensor_spec import TensorSpec
 from profiles import load_profile
 
@@ -20,7 +21,7 @@ def a_manifest(**changes: Any) -> Manifest:
         "fingerprint": "f",
         "versions": {"stemshare": "0"},
         "profile": load_profile("weak"),
-        "branch": BranchFacts("own", 4, 2, 8, BranchInput((8, 8, 1), "uint8", 0.0625), {}),
+        "branch": BranchFacts("own", 4, 2, 8, BranchInput((8, 8, 1), "uint8", 0.0625), {}, A_CLASS),
         "batch_size": 32,
         "micro_batch_size": 32,
         "runtime": "ai-edge-litert",

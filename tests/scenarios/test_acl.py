@@ -114,6 +114,9 @@ class Client:
     def close(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        del (
+            self.client
+        )  # its callbacks know this object: paho's sockets would wait for a collection
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +124,8 @@ def broker(
     tmp_path_factory: pytest.TempPathFactory, provisioned_mosquitto: Start
 ) -> Iterator[Broker]:
     """The fleet's broker, to which an administrator added the user `auditor`."""
-    made = provision("farm", DEVICES, tmp_path_factory.mktemp("acl") / "farm")
+    folder = tmp_path_factory.mktemp("acl") / "farm"
+    made = provision("farm", DEVICES, folder, roles=("observer", "operator"))
     with (made.broker / "passwords").open("a", encoding="utf-8") as file:
         file.write(f"auditor:{hash_password('audit')}\n")
     with (made.broker / "acl").open("a", encoding="utf-8") as file:
@@ -133,11 +137,12 @@ def broker(
 @pytest.fixture(scope="module")
 def clients(broker: Broker) -> Iterator[dict[str, Client]]:
     """Devices, aggregator and auditor, connected once; each can hear one message meant for it."""
-    users = ("one", "two", "aggregator")
+    users = ("one", "two", "aggregator", "observer", "operator")
     connected = {user: Client(broker, user) for user in users}
     connected["auditor"] = Client(broker, "auditor", "audit")
     connected["auditor"].subscribe("#")
-    connected["aggregator"].subscribe(FARM.state("+"))
+    for name in ("aggregator", "observer", "operator"):
+        connected[name].subscribe(FARM.state("+"))
     for name in ("one", "two"):
         connected[name].subscribe(FARM.verdict(name))
     yield connected
@@ -155,7 +160,12 @@ MAY_WRITE = [
     ("one", FARM.update("one")),
     ("one", f"{FARM.update('one')}/6"),
     ("one", FARM.metrics("one")),
+    ("one", FARM.answer("one")),
+    ("operator", FARM.command("one")),
+    ("operator", FARM.state("one")),
+    ("operator", FARM.metrics("one")),
     ("aggregator", FARM.aggregator_state),
+    ("aggregator", FARM.report),
     ("aggregator", FARM.aggregator_metrics),
     ("aggregator", FARM.shared),
     ("aggregator", f"{FARM.shared}/6"),
@@ -168,6 +178,20 @@ MAY_NOT_WRITE = [
     ("one", FARM.update("two")),
     ("one", f"{FARM.update('two')}/0"),
     ("one", FARM.metrics("two")),
+    ("one", FARM.answer("two")),
+    ("one", FARM.command("one")),
+    ("one", FARM.command("two")),
+    ("one", FARM.report),
+    ("observer", FARM.command("one")),
+    ("observer", FARM.state("one")),
+    ("observer", FARM.metrics("one")),
+    ("observer", FARM.answer("one")),
+    ("observer", FARM.report),
+    ("operator", FARM.shared),
+    ("operator", FARM.update("one")),
+    ("operator", FARM.verdict("one")),
+    ("operator", FARM.aggregator_state),
+    ("aggregator", FARM.command("one")),
     ("one", FARM.verdict("two")),
     ("one", FARM.verdict("one")),
     ("one", FARM.reply("one")),
@@ -198,6 +222,11 @@ MAY_READ = [
     ("aggregator", FARM.state("+"), "one", FARM.state("one")),
     ("aggregator", f"{FARM.update('+')}/#", "two", f"{FARM.update('two')}/6"),
     ("aggregator", FARM.metrics("+"), "two", FARM.metrics("two")),
+    ("one", FARM.command("one"), "operator", FARM.command("one")),
+    ("operator", FARM.answer("+"), "one", FARM.answer("one")),
+    *((who, FARM.report, "aggregator", FARM.report) for who in ("observer", "operator")),
+    ("observer", FARM.aggregator_metrics, "aggregator", FARM.aggregator_metrics),
+    ("observer", FARM.metrics("+"), "two", FARM.metrics("two")),
 ]
 MAY_NOT_READ = [
     ("two", f"{FARM.update('one')}/#", "one", FARM.update("one")),
@@ -206,6 +235,12 @@ MAY_NOT_READ = [
     ("two", "#", "one", FARM.state("one")),
     ("two", f"$share/group/{FARM.update('+')}/#", "one", FARM.update("one")),
     ("two", FARM.state("one"), "one", FARM.state("one")),
+    ("two", FARM.command("+"), "operator", FARM.command("one")),
+    ("two", FARM.answer("+"), "one", FARM.answer("one")),
+    ("two", FARM.report, "aggregator", FARM.report),
+    ("observer", "#", "one", FARM.update("one")),
+    ("operator", "#", "one", FARM.update("one")),
+    ("observer", FARM.verdict("+"), "aggregator", FARM.verdict("one")),
     ("two", FARM.metrics("+"), "one", FARM.metrics("one")),
     ("two", FARM.metrics("two"), "two", FARM.metrics("two")),
     ("two", FARM.verdict("one"), "aggregator", FARM.verdict("one")),
@@ -250,7 +285,7 @@ def test_reads_nothing_else(
     clients["auditor"].until(hidden)  # it was published
     clients[reader].unsubscribe(topic_filter)
     clients[reader].subscribe(topic_filter)  # nor does it come as a retained message
-    if reader == "aggregator":
+    if reader in ("aggregator", "observer", "operator"):
         clients["one"].publish(FARM.state("one"), allowed)
     else:
         clients["aggregator"].publish(FARM.verdict(reader), allowed)

@@ -247,7 +247,7 @@ def test_a_slice_that_the_fleet_does_not_know(
     programs: Programs, bundles: dict[str, Bundle], slice_path: Path
 ) -> None:
     aggregator = programs.aggregator("--slice", slice_path)
-    device = programs.device("pi-1", bundles["weak"])
+    device = programs.device("pi-1", bundles["weak"], "--resend-seconds", "0.5")
     assert device.exit_code() == 1
     last = device.log.read_text().splitlines()[-1]
     said = "error: the aggregator refused this device: the device shares tensor '(.*)', which"

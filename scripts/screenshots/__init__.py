@@ -1,0 +1,1 @@
+"""`python -m scripts.screenshots`: the pictures of docs/dashboard.md, of a real fleet."""

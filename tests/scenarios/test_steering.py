@@ -1,0 +1,56 @@
+"""The operator of a fleet pauses, resumes and removes a device from the terminal.
+
+An aggregator in a process, two agents in threads, mosquitto. Expected: the device answers, the
+fleet goes on without it, and a device that was removed is no longer seen.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.harness.programs import TOPICS, Programs
+from tests.harness.scripted import ScriptedDevice
+from tests.harness.slices import SliceFile
+from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("fleet")
+
+
+def test_a_device_obeys_and_the_fleet_goes_on(
+    programs: Programs,
+    small_slice: SliceFile,
+    scripted: Callable[..., ScriptedDevice],
+    toolkit: Callable[..., Any],
+) -> None:
+    aggregator = programs.aggregator("--slice", small_slice.path, "--deadline", "600")
+    link = ("--fleet", TOPICS.fleet, "--broker", str(programs.broker))
+    devices = {name: scripted(name, small_slice.slice, seed=ord(name[-1])) for name in ("a", "b")}
+    aggregator.wait_for("merged", devices=2)
+
+    def seen(name: str) -> dict[str, Any]:
+        fleet = json.loads(toolkit("fleet", "ls", "--json", *link).out)
+        return next((d for d in fleet["devices"] if d["name"] == name), {})
+
+    said = toolkit("fleet", "pause", "a", "--reason", "new fan", *link)
+    assert (said.code, said.out) == (0, "a has obeyed: pause\n")
+    wait_until(lambda: seen("a")["activity"] == "paused", "a paused")
+    assert seen("a")["why"] == "operator: new fan"
+    sent = len(devices["a"].updates)
+    merged = aggregator.history("merged")[-1]["round"]
+    aggregator.wait_for("merged", round=merged + 5, devices=1)  # nobody waits for it
+    assert len(devices["a"].updates) <= sent + 1
+
+    assert toolkit("fleet", "resume", "a", *link).out == "a has obeyed: resume\n"
+    wait_until(lambda: len(devices["a"].updates) > sent + 3, "a goes on")
+
+    assert toolkit("fleet", "remove", "a", *link).out == "a has obeyed: remove\n"
+    wait_until(lambda: devices["a"].ended, "a ended")
+    wait_until(lambda: not seen("a"), "a forgotten")
+    left = toolkit("fleet", "show", "c", *link)
+    assert "has no device 'c'" in left.refusal
+    never = toolkit("fleet", "pause", "c", "--wait", "0.3", *link)
+    assert "has not answered within 0.3 s" in never.refusal
+    shown = toolkit("fleet", "show", "b", *link).out
+    assert "3 tensors, 200 B as float32" in shown
