@@ -55,8 +55,9 @@ class Watcher:
 
     def accepted(self) -> list[Update]:
         """Returns updates with a verdict that accepts them, in the order of these; each once."""
-        sent = {update.nonce: update for update in self.heard(Update, TOPICS.update("+"))}
         verdicts = self.heard(Verdict, TOPICS.verdict("+"))
+        # Packets go on coming: what is read later has the update of every verdict read before.
+        sent = {update.nonce: update for update in self.heard(Update, TOPICS.update("+"))}
         nonces = [v.nonce for v in verdicts if v.accepted and v.about == "update"]
         births = self.heard(DeviceState, TOPICS.state("+"))
         return [_plain(sent[nonce], births) for nonce in dict.fromkeys(nonces)]
