@@ -5,6 +5,9 @@ the disk at each of them: a power cut may cost the changes since the log was las
 file, a few hundred at most, and never damages it.
 
 What is known of an example and its bytes are in two tables, so that opening reads little.
+
+Every step of a statement gives Python's interpreter lock away, and a thread that trains takes it.
+So what is done often is one step: `put_example` by a trigger, `contents` by joining all bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ from firmware_sim.store.size import PAGE, Size
 FILE = "examples.sqlite"
 SCHEMA = 1
 COUNTERS = ("arrivals", "asked_trained", "asked_held_out", "expired", "not_kept", "repeated")
+_FACTS = ("slot", "key", "part", "arrival", "seconds", "label", "loss")
+_PUT_CONTENT = (
+    "INSERT INTO contents VALUES ({}, {}) ON CONFLICT (slot) DO UPDATE SET data = excluded.data"
+)
 _TABLES = f"""
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE counters ({", ".join(f"{name} INTEGER NOT NULL" for name in COUNTERS)});
@@ -31,11 +38,18 @@ CREATE TABLE facts (
     arrival INTEGER NOT NULL, seconds REAL NOT NULL, label INTEGER NOT NULL, loss REAL NOT NULL
 );
 CREATE TABLE contents (slot INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE VIEW examples AS SELECT * FROM facts NATURAL JOIN contents, counters;
+CREATE TRIGGER put INSTEAD OF INSERT ON examples BEGIN
+    REPLACE INTO facts VALUES ({", ".join(f"NEW.{name}" for name in _FACTS)});
+    {_PUT_CONTENT.format("NEW.slot", "NEW.data")};
+    UPDATE counters SET {", ".join(f"{name} = NEW.{name}" for name in COUNTERS)};
+END;
 """
-_PUT_CONTENT = (
-    "INSERT INTO contents VALUES (?, ?) ON CONFLICT (slot) DO UPDATE SET data = excluded.data"
-)
 _SET_COUNTERS = f"UPDATE counters SET {', '.join(f'{name} = ?' for name in COUNTERS)}"
+_PUT_EXAMPLE = f"INSERT INTO examples VALUES ({', '.join('?' * (len(_FACTS) + 1 + len(COUNTERS)))})"
+# Bytes stay what they are: text is not checked, and has a length of its own.
+_JOINED = """SELECT CAST(group_concat(data, '') AS BLOB) FROM
+    (SELECT data FROM contents WHERE slot IN ({}) ORDER BY slot)"""
 Facts = tuple[int, int, int, int, float, int, float]  # a row of the table
 
 
@@ -118,15 +132,24 @@ class Database:
 
     def put_content(self, slot: int, data: bytes) -> None:
         """A row that is there is written over in place."""
-        self._connection.execute(_PUT_CONTENT, (slot, data))
+        self._connection.execute(_PUT_CONTENT.format("?", "?"), (slot, data))
+
+    def put_example(self, facts: Facts, data: bytes, counters: dict[str, int]) -> None:
+        """Puts facts, content and counters in one change of its own."""
+        with self._translated():
+            values = (*facts, data, *(counters[name] for name in COUNTERS))
+            self._connection.execute(_PUT_EXAMPLE, values)
 
     def contents(self, slots: Sequence[int]) -> list[bytes]:
-        run = self._connection.execute
+        """Returns the bytes in these slots, which are all of one length."""
+        if not slots:
+            return []
+        places = {slot: place for place, slot in enumerate(sorted(set(slots)))}
+        statement = _JOINED.format(", ".join("?" * len(places)))
         with self._translated():
-            return [
-                run("SELECT data FROM contents WHERE slot = ?", (slot,)).fetchone()[0]
-                for slot in slots
-            ]
+            (joined,) = self._connection.execute(statement, list(places)).fetchone()
+        size = len(joined) // len(places)
+        return [joined[places[slot] * size :][:size] for slot in slots]
 
     def shrink(self, slots: int) -> None:
         """Forgets all slots from that number on, and returns their pages to the system."""

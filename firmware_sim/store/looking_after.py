@@ -12,8 +12,8 @@ import numpy as np
 from broker.durable import is_claimed
 from firmware_sim.errors import StoreError
 from firmware_sim.store.database import FILE, Database, erase
+from firmware_sim.store.slots import HELD_OUT, TRAINED, WAITING
 from firmware_sim.store.spec import ExampleSpec
-from firmware_sim.store.store import HELD_OUT, TRAINED, WAITING
 from firmware_sim.tensor_spec import TensorSpec
 from firmware_sim.training.limits import MIB
 

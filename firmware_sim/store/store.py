@@ -22,13 +22,12 @@ import numpy as np
 
 from firmware_sim.errors import StoreError
 from firmware_sim.store.database import FILE, Database, Facts
-from firmware_sim.store.retention import HELD_OUT_PART, POLICIES, Held, Newcomer, is_held_out
+from firmware_sim.store.retention import POLICIES, Newcomer, is_held_out
 from firmware_sim.store.size import Size
+from firmware_sim.store.slots import FREE, HELD_OUT, TRAINED, WAITING, Slots
 from firmware_sim.store.spec import ExampleSpec
 from firmware_sim.tensor_spec import Array
 
-FREE, WAITING, TRAINED, HELD_OUT = range(4)  # the part that a slot belongs to
-WAITING_PART = 1 / 4  # of all slots, if examples need labels
 _OWN_KEY = re.compile(r"#[1-9][0-9]{0,17}")
 _GIVEN = 1 << 62  # from here on: hashes of keys that were given
 _ASKED = {TRAINED: "asked_trained", HELD_OUT: "asked_held_out"}
@@ -104,16 +103,18 @@ class Store:
         none. `loss` is that of the model before it has seen the example, if it is known.
         """
         data, labelled = self.spec.pack(x, y), y is not None or self.spec.y is None
-        with self._changing() as counters:
+        with self._lock:
             if key and (known := self._database.facts_of(_code(key))):
-                counters["repeated"] += 1
-                if y is not None and known[2] == WAITING:
-                    self._give_label(known, data, loss, counters)
+                with self._changing() as counters:
+                    counters["repeated"] += 1
+                    if y is not None and known[2] == WAITING:
+                        self._give_label(known, data, loss, counters)
                 return key
+            self._expire()
+            counters = dict(self._counters)
             counters["arrivals"] += 1
             number = counters["arrivals"]
             code = _code(key) if key else number
-            self._expire(counters)
             if labelled:
                 part = self._part_of(code)
                 newcomer = self._newcomer(part, number, data, loss, counters)
@@ -121,9 +122,14 @@ class Store:
             else:
                 part, newcomer = WAITING, Newcomer(number)
                 slot = self._slot_to_wait_in(counters)
-            if slot is not None:
-                self._put(slot, code, part, newcomer, self._clock())
-                self._database.put_content(slot, data)
+            if slot is None:
+                with self._database.change():
+                    self._database.set_counters(counters)
+            else:
+                facts = _facts(slot, code, part, newcomer, self._clock())
+                self._database.put_example(facts, data, counters)
+                self._slots.put(facts)
+            self._counters = counters
         return key or f"#{number}"
 
     def label(self, key: str, y: Any, *, loss: float = math.inf) -> bool:
@@ -156,7 +162,7 @@ class Store:
     def sample(self, rng: np.random.Generator, size: int) -> Batch:
         """Draws examples to train on, each at most once if there are enough."""
         with self._lock:
-            slots = np.flatnonzero(self._part == TRAINED)
+            slots = self._slots.within(TRAINED)
             if not len(slots):
                 raise StoreError("there are no examples to train on.")
             return self._batch(rng.choice(slots, size, replace=len(slots) < size))
@@ -168,12 +174,11 @@ class Store:
     def examples(self, part: int, size: int) -> Iterator[Batch]:
         """Yields the examples that are in a part now, the oldest first, `size` at a time."""
         with self._lock:
-            slots = np.flatnonzero(self._part == part)
-            slots = slots[np.argsort(self._arrivals[slots])]
+            slots = self._slots.oldest_first(part)
         for start in range(0, len(slots), size):
             with self._lock:
                 some = slots[start : start + size]
-                still = some[self._part[some] == part]  # others may have left meanwhile
+                still = some[self._slots.part[some] == part]  # others may have left meanwhile
                 found = self._batch(still) if len(still) else None
             if found is not None:
                 yield found
@@ -181,22 +186,22 @@ class Store:
     def set_losses(self, slots: Array, losses: Array) -> None:
         """What the model's losses are on examples that were drawn; `hardest` keeps by them."""
         with self._changing():
-            self._losses[slots] = losses
+            self._slots.losses[slots] = losses
             self._database.set_losses(list(zip(map(float, losses), map(int, slots), strict=True)))
 
     @property
     def trained(self) -> int:
         """The number of examples to train on."""
-        return self._count[TRAINED]
+        return self._slots.count[TRAINED]
 
     def counts(self) -> Counts:
         with self._lock:
             said = {name: self._counters[name] for name in _SHOWN}
             return Counts(
-                waiting=self._count[WAITING],
-                trained=self._count[TRAINED],
-                held_out=self._count[HELD_OUT],
-                slots=len(self._part),
+                waiting=self._slots.count[WAITING],
+                trained=self._slots.count[TRAINED],
+                held_out=self._slots.count[HELD_OUT],
+                slots=len(self._slots),
                 **said,
             )
 
@@ -212,7 +217,7 @@ class Store:
                     yield counters
                     self._database.set_counters(counters)
             except BaseException:
-                self._load(len(self._part))
+                self._load(len(self._slots))
                 raise
             self._counters = counters
 
@@ -225,7 +230,7 @@ class Store:
         if place is None:
             self._free([slot])
             return
-        if self._part[place] != FREE:
+        if self._slots.part[place] != FREE:
             self._free([place])
         self._put(slot, code, part, newcomer, seconds)
         self._database.put_content(slot, data)
@@ -242,82 +247,52 @@ class Store:
 
     def _slot_in(self, part: int, newcomer: Newcomer, counters: dict[str, int]) -> int | None:
         """Returns a free slot, or that of the one to replace; None if the newcomer is refused."""
-        if self._count[part] < self._quota[part]:
-            return self._free_slot()
-        held = np.flatnonzero(self._part == part)
+        if not self._slots.is_full(part):
+            return self._slots.lowest_free()
+        held = self._slots.within(part)
         counters["not_kept"] += 1
-        in_part = Held(self._arrivals[held], self._labels[held], self._losses[held])
-        victim = self._policy(in_part, newcomer, self._seed)
+        victim = self._policy(self._slots.facts_of(held), newcomer, self._seed)
         return None if victim is None else int(held[victim])
 
     def _slot_to_wait_in(self, counters: dict[str, int]) -> int:
         """Returns a free slot, or that of the one that has waited longest, if no more may wait."""
-        if self._count[WAITING] < self._quota[WAITING]:
-            return self._free_slot()
+        if not self._slots.is_full(WAITING):
+            return self._slots.lowest_free()
         counters["expired"] += 1
-        waiting = np.flatnonzero(self._part == WAITING)
-        return int(waiting[np.argmin(self._arrivals[waiting])])
+        return self._slots.oldest(WAITING)
 
-    def _free_slot(self) -> int:
-        """Returns the lowest; a part that holds less than it may leaves one."""
-        return int(np.argmax(self._part == FREE))
-
-    def _expire(self, counters: dict[str, int]) -> None:
-        if not self._count[WAITING] or self._label_seconds == math.inf:
+    def _expire(self) -> None:
+        if not self._slots.count[WAITING] or self._label_seconds == math.inf:
             return
-        limit = self._clock() - self._label_seconds
-        overdue = np.flatnonzero((self._part == WAITING) & (self._seconds < limit))
-        self._free(overdue.tolist())
-        counters["expired"] += len(overdue)
+        overdue = self._slots.waiting_since_before(self._clock() - self._label_seconds)
+        if len(overdue):
+            with self._changing() as counters:
+                self._free(overdue.tolist())
+                counters["expired"] += len(overdue)
 
     def _free(self, slots: Sequence[int]) -> None:
         self._database.free(slots)
         for slot in slots:
-            self._move(slot, FREE)
+            self._slots.free(slot)
 
     def _put(self, slot: int, code: int, part: int, newcomer: Newcomer, seconds: float) -> None:
-        arrival, label, loss = newcomer.arrival, newcomer.label, newcomer.loss
-        self._database.put_facts((slot, code, part, arrival, seconds, label, loss))
-        self._remember((slot, code, part, arrival, seconds, label, loss))
-
-    # --- what is known of every slot, in memory -------------------------------------------------
-
-    def _remember(self, facts: Facts) -> None:
-        slot, _, part, arrival, seconds, label, loss = facts
-        self._move(slot, part)
-        self._arrivals[slot], self._seconds[slot] = arrival, seconds
-        self._labels[slot], self._losses[slot] = label, loss
-
-    def _move(self, slot: int, part: int) -> None:
-        self._count[self._part[slot]] -= 1
-        self._count[part] += 1
-        self._part[slot] = part
+        facts = _facts(slot, code, part, newcomer, seconds)
+        self._database.put_facts(facts)
+        self._slots.put(facts)
 
     def _load(self, slots: int) -> None:
-        """Reads the facts into arrays that are written whole: their memory does not grow later."""
-        self._part = np.full(slots, 0, np.uint8)
-        self._count = [slots, 0, 0, 0]  # of slots in each part
-        self._arrivals = np.full(slots, 0, np.int64)
-        self._seconds = np.full(slots, 0, np.float64)
-        self._labels = np.full(slots, 0, np.int32)
-        self._losses = np.full(slots, 0, np.float32)
+        self._slots = Slots(slots, labelled=self.spec.y is not None)
         for facts in self._database.all_facts():
-            self._remember(facts)
+            self._slots.put(facts)
         self._counters = self._database.counters()
-        waiting = int(WAITING_PART * slots) if self.spec.y else 0
-        held_out = int(HELD_OUT_PART * (slots - waiting))
-        trained = slots - waiting - held_out
-        self._quota = {WAITING: waiting, HELD_OUT: held_out, TRAINED: trained}
 
     def _trim(self) -> None:
         """Frees the oldest of parts that hold more than they may, as after a smaller profile."""
-        for part, quota in self._quota.items():
-            if (over := self._count[part] - quota) > 0:
-                held = np.flatnonzero(self._part == part)
-                oldest = held[np.argsort(self._arrivals[held])[:over]]
+        for part, quota in self._slots.quota.items():
+            if (over := self._slots.count[part] - quota) > 0:
                 with self._changing() as counters:
                     counters["not_kept"] += over
-                    self._free(oldest.tolist())
+                    self._free(self._slots.oldest_first(part)[:over].tolist())
 
     def _batch(self, slots: Sequence[int] | Array) -> Batch:
         numbers = np.asarray(slots)
@@ -338,6 +313,10 @@ class Store:
         with self._database.change():
             self._database.say_about({**said, "slots": str(size.slots), "keep": self.keep})
         return int(said["seed"])
+
+
+def _facts(slot: int, code: int, part: int, newcomer: Newcomer, seconds: float) -> Facts:
+    return slot, code, part, newcomer.arrival, seconds, newcomer.label, newcomer.loss
 
 
 def _code(key: str) -> int:

@@ -18,7 +18,7 @@ from broker.log import Log
 from firmware_sim import Device
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.errors import BundleError, DeviceClosed, SourceError, WrongInput
-from firmware_sim.store.store import HELD_OUT, TRAINED
+from firmware_sim.store.slots import HELD_OUT, TRAINED
 from firmware_sim.tasks.digits import digit_images
 from firmware_sim.training.runtime import Model
 from tests.harness.waiting import wait_until

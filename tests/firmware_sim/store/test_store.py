@@ -12,8 +12,9 @@ import pytest
 
 from firmware_sim.errors import LimitError, StoreError, WrongInput
 from firmware_sim.store.size import LEAST_SLOTS, MOST_SLOTS, Size, size_for
+from firmware_sim.store.slots import HELD_OUT, TRAINED, WAITING
 from firmware_sim.store.spec import ExampleSpec
-from firmware_sim.store.store import HELD_OUT, TRAINED, WAITING, Store
+from firmware_sim.store.store import Store
 from firmware_sim.tensor_spec import TensorSpec
 
 SPEC = ExampleSpec(
