@@ -29,6 +29,7 @@ FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 15.0
 STABLE_S = 30.0  # after a link that lasted longer, the delays start from the first one again
 ANSWER_S = 5.0  # for the first answer of a broker; some do not answer MQTT 5 at all
+_JITTER = random.Random()  # its own: seeds of an application and of its tests stay theirs
 
 
 class MqttTransport:
@@ -155,7 +156,7 @@ class MqttTransport:
             if time.monotonic() - began > STABLE_S and link.up:
                 delay = FIRST_DELAY_S
             # A random part of it, so that not all devices connect at the same moment.
-            self._closing.wait(delay * random.uniform(0.5, 1.0))
+            self._closing.wait(delay * _JITTER.uniform(0.5, 1.0))
             delay = min(2 * delay, LONGEST_DELAY_S)
 
     def _another_version_may_help(self, link: Link, spoken: Version | None) -> bool:

@@ -47,9 +47,11 @@ seeds = st.integers(0, 1000)
 def test_conv2d(
     kernel: Any, strides: Any, padding: str, size: Any, filters: Any, seed: int
 ) -> None:
-    # There TensorFlow with oneDNN is wrong: one channel, one window to the right, several down.
+    # There TensorFlow's gradient with oneDNN is wrong, in about every second call: steps to the
+    # right alone, of one pixel, or of one channel with one window to the right.
     one_window = padding == "valid" and size[1] - kernel[1] < strides[1]
-    assume(not (filters[0] == 1 and one_window and strides[0] == 1 < strides[1]))
+    wrong = kernel == (1, 1) or (filters[0] == 1 and one_window)
+    assume(not (wrong and strides[0] == 1 < strides[1]))
     layer = layers.Conv2D(filters[1], kernel, strides=strides, padding=padding)
     check(around(layer, *size, filters[0]), seed=seed)
 
