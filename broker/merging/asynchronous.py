@@ -58,7 +58,7 @@ class Asynchronous(Coordinator):
         if last is not None and update.round <= last.round:
             raise Refused(Reason.REPLAYED, "the update is not newer than this device's last one.")
         self._check_newcomer(update.device)
-        size = size_of(update.tensors, update.samples, self.settings.merge.bounds)
+        size = size_of(update.squares, update.samples, self.settings.merge.bounds)
         entry = entry_of(update)
         if size.squares:
             entry = replace(entry, squares=tuple(size.squares[name] for name in entry.tensors))

@@ -29,8 +29,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.errors import MergeRefused
-from broker.merging.vectors import squared_norms
-from broker.protocol.slice import Tensors
 
 FEWEST = 3  # devices, of which one may lie without moving the median beyond the others
 OFF = "off"
@@ -102,11 +100,10 @@ class Share:
         return self.weight * self.factor
 
 
-def size_of(tensors: Tensors, samples: int, bounds: Bounds) -> Size:
-    """Measures an update, as far as the bounds need it."""
+def size_of(squares: Mapping[str, float], samples: int, bounds: Bounds) -> Size:
+    """Returns the size of an update with these ‖Δ‖² by tensor, as far as the bounds need it."""
     if bounds.clip is None and bounds.clip_norm is None:
         return Size(samples)
-    squares = squared_norms(tensors)
     norm = math.sqrt(math.fsum(squares.values()))
     if bounds.clip_norm is None or norm <= bounds.clip_norm:
         return Size(samples, squares=squares)

@@ -28,6 +28,7 @@ from broker.errors import MergeRefused
 from broker.merging import robust
 from broker.merging.bounds import Bounds, Share, Size, grouped, shares, size_of
 from broker.merging.vectors import CHUNK, accumulate, scaled, small_cast_buffers
+from broker.protocol.norms import squared_norms
 from broker.protocol.slice import Tensors
 
 MERGES = ("sum", "mean", "samples", "median", "trimmed-mean", "multi-krum")
@@ -102,10 +103,17 @@ class Tally(ABC):
         self.clipped: set[str] = set()
         self.bounded: set[str] = set()
 
-    def add(self, device: str, tensors: Tensors, samples: int) -> None:
+    def add(
+        self,
+        device: str,
+        tensors: Tensors,
+        samples: int,
+        squares: Mapping[str, float] | None = None,
+    ) -> None:
         """Counts one device's update, or raises ValueError and counts nothing of it.
 
-        The arrays are kept until the round is merged, and must not be changed.
+        The arrays are kept until the round is merged, and must not be changed. `squares` are their
+        ‖Δ‖², if they are known.
         """
         if device in self._sizes:
             raise ValueError(f"device {device!r} is already counted in this round.")
@@ -118,7 +126,8 @@ class Tally(ABC):
                     f"device {device!r} sent tensor {name!r} with shape {tensor.shape}, "
                     f"others with {known}."
                 )
-        self._sizes[device] = size_of(tensors, samples, self.rule.bounds)
+        measured = squared_norms(tensors) if squares is None else squares
+        self._sizes[device] = size_of(measured, samples, self.rule.bounds)
         self._shapes.update((name, tensor.shape) for name, tensor in tensors.items())
         self._take(device, {name: tensor.reshape(-1) for name, tensor in tensors.items()})
 

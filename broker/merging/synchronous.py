@@ -61,7 +61,7 @@ class Synchronous(Coordinator):
         if last is not None and last.round == update.round:
             raise Refused(Reason.SECOND, "this device's update for the round is already in.")
         self._check_newcomer(update.device)
-        self._tally.add(update.device, update.tensors, update.samples)
+        self._tally.add(update.device, update.tensors, update.samples, update.squares)
         self._received.add(update.device)
         state.ledger[update.device] = entry_of(update)
 

@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from broker.errors import WireError
+from broker.protocol.norms import squared_norms
 from broker.protocol.signatures import FIELD, Signer, check_signature, signature
 from broker.protocol.slice import SharedTensor, Slice, Tensors
 from broker.protocol.wire import Array, Envelope, decode, encode
@@ -82,6 +84,11 @@ class Update:
     fingerprint: str  # of the device's slice
     encoding: str = "float32"  # of the tensors below, see `quantisation.py`
     tensors: Tensors = field(default_factory=dict)
+
+    @cached_property
+    def squares(self) -> dict[str, float]:
+        """‖Δ‖² of each tensor, of an update in float32."""
+        return squared_norms(self.tensors)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

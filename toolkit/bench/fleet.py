@@ -117,9 +117,10 @@ def _measure_path(
         for update in updates:
             to_bytes(update)
 
-    def check() -> None:
-        for k, payload in enumerate(payloads):
-            contract.check_update(payload, f"device-{k}")
+    def check() -> list[Update]:
+        return [contract.check_update(sent, f"device-{k}") for k, sent in enumerate(payloads)]
+
+    checked = check()
 
     found = []
     with contextlib.closing(_PlainLink(broker)) as link:
@@ -129,7 +130,7 @@ def _measure_path(
                 UpdatePath(
                     encode=_per_update(count, encode),
                     check=_per_update(count, check),
-                    merge=_per_update(count, lambda: _merge(updates, shapes)),
+                    merge=_per_update(count, lambda: _merge(checked, shapes)),
                     add=_add(tensors, count),
                     transport=link.seconds_for(payloads),
                 )

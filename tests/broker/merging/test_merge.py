@@ -15,7 +15,8 @@ from broker.errors import MergeRefused
 from broker.merging.bounds import UNBOUNDED, Bounds, Size, size_of
 from broker.merging.merge import MERGES, MergeRule, Tally, tally
 from broker.merging.staleness import STALENESS, staleness_weight
-from broker.merging.vectors import scaled, squared_norms
+from broker.merging.vectors import scaled
+from broker.protocol.norms import squared_norms
 from broker.protocol.slice import Tensors
 
 modest = settings(deadline=None, max_examples=30)
@@ -320,7 +321,7 @@ def test_clipping_shortens_without_turning(seed: int, scale: float, clip_norm: f
     norm = norm_of(tensors)
     wide = np.concatenate([t.astype(np.float64).reshape(-1) for t in tensors.values()])
     assert norm == pytest.approx(np.linalg.norm(wide), rel=1e-6)
-    size = size_of(tensors, 1, clipping(clip_norm))
+    size = size_of(squared_norms(tensors), 1, clipping(clip_norm))
     assert (size.factor < 1) == (norm > clip_norm)
     result, _ = merge(MergeRule("sum", bounds=clipping(clip_norm)), {"a": Sent(tensors, 1)})
     if norm > clip_norm:
@@ -336,9 +337,9 @@ def test_a_zero_update_and_no_limit_are_left_alone() -> None:
     zero: Tensors = {"w": np.zeros(3, np.float32)}
     assert squared_norms(zero) == {"w": 0.0}
     assert squared_norms({}) == {}
-    assert size_of(zero, 1, clipping(1e-3)) == Size(1, 1.0, {"w": 0.0})
+    assert size_of(squared_norms(zero), 1, clipping(1e-3)) == Size(1, 1.0, {"w": 0.0})
     large: Tensors = {"w": np.full(3, 3e38, np.float32)}
-    assert size_of(large, 1, UNBOUNDED) == Size(1)
+    assert size_of(squared_norms(large), 1, UNBOUNDED) == Size(1)
     merged, _ = merge(MergeRule("sum", bounds=clipping(1e-3)), {"a": Sent(large, 1)})
     assert norm_of(merged) == pytest.approx(1e-3, rel=1e-6)
 
