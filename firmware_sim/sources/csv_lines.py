@@ -7,11 +7,14 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
 from broker.durable import make_folder, write_file
 from firmware_sim.errors import SourceError
 from firmware_sim.sources.decoding.csv_table import BadLine, Table
+from firmware_sim.sources.decoding.windows import Window
 from firmware_sim.sources.framing import Framing
 from firmware_sim.sources.labels import NoLabel
 from firmware_sim.sources.lines import IDLE_S, STDIN, Break, Line, Lines, Position
@@ -19,7 +22,7 @@ from firmware_sim.sources.request import Request
 from firmware_sim.sources.settings import CsvSettings, read_settings
 from firmware_sim.sources.source import LateLabel, Malformed, Observation
 
-KEEP_S = 1.0  # between two notes of the position: what a kill may make it read again
+KEEP_S = 1.0  # between two notes of the position; a kill makes it read what came since again
 POSITION_FILE = "position.json"
 _LARGEST_NOTE = 4096  # bytes
 
@@ -69,7 +72,7 @@ class CsvSource:
                         row = self._table.read(line.text)
                         if row is not None and not line.again:
                             window = windows.add(row.sample, self._framing.label(row.labels))
-                            event = None if window is None else self._framing.observation(window)
+                            event = None if window is None else self._observation(window, line.end)
                     except (BadLine, NoLabel) as error:
                         event = None if line.again else Malformed(str(error))
                     if event is not None:
@@ -94,6 +97,16 @@ class CsvSource:
 
     def close(self) -> None:
         self._closing.set()
+
+    def _observation(self, window: Window, end: int) -> Observation | Malformed:
+        """Returns the window with a key that it has again if a kill makes it read again.
+
+        What is in it is part of the key: a file that was cut has other lines at the same places.
+        """
+        found = self._framing.observation(window)
+        if self._note is None or not self._lines.inode or isinstance(found, Malformed):
+            return found
+        return replace(found, key=f"{self._lines.inode}/{end}/{crc32(found.x.tobytes())}")
 
     def _remember(self, end: int, *, at_once: bool = False) -> None:
         """Notes how far the file was read, at most once a second."""

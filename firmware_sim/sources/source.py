@@ -15,7 +15,7 @@ class Observation:
 
     x: Array
     y: Any = None  # the target, or None while it is not known
-    key: str = ""  # under which a `LateLabel` may name it; empty: no label will come
+    key: str = ""  # under which a `LateLabel` may name it, and it is stored only once
 
 
 @dataclass(frozen=True)

@@ -209,6 +209,28 @@ def test_a_device_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert observation(next_event(late)).x.tolist() == [7.5, 7]
 
 
+def test_what_a_kill_makes_it_read_again_has_the_same_key(tmp_path: Path) -> None:
+    """And what stands at the same place of a file that was cut has another one."""
+    file = tmp_path / "data.csv"
+    wanted = Request(x=TensorSpec((2,), X.dtype), memory=tmp_path / "never written")
+
+    def keys(first: int) -> list[str]:
+        file.write_text("a,b\n" + "".join(f"{n},{n}\n" for n in range(first, first + 4)))
+        return [observation(event).key for event in all_of(file, wanted)]
+
+    def forget() -> None:  # as if it was killed before it noted how far it was
+        for note in wanted.memory.iterdir() if wanted.memory else []:
+            note.unlink()
+
+    before = keys(0)
+    forget()
+    assert keys(0) == before
+    forget()
+    assert len({*before, *keys(3)}) == 8
+    nameless = Request(x=wanted.x)
+    assert {observation(event).key for event in all_of(file, nameless)} == {""}
+
+
 def test_a_pipe_whose_writers_come_and_go(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
