@@ -167,7 +167,7 @@ def export(
     typer.echo(
         f"a device takes {measured.peak_bytes / 2**20:.0f} MiB of the profile's "
         f"{chosen.memory_cap_mib} MiB (estimated: {estimated / 2**20:.0f} MiB) in micro-batches of "
-        f"{manifest.micro_batch_size}; {measured.step_seconds * 1e3:.1f} ms a step of "
+        f"{manifest.micro_batch_size}; {measured.step_seconds * 1e3:.3g} ms a step of "
         f"{chosen.batch_size} ({measured.runtime}, {measured.threads} thread(s))"
     )
     if known := len(trained.intersection(branch.shared_names)):

@@ -80,7 +80,7 @@ def print_report(report: dict[str, Any], console: Console) -> None:
         console.print(
             f"measured in {measured['runtime']} {measured['runtime_version']}, "
             f"{measured['threads']} thread(s): peak {measured['peak_bytes'] / 2**20:.0f} MiB, "
-            f"{measured['step_seconds'] * 1e3:.1f} ms a step of {report['batch_size']} "
+            f"{measured['step_seconds'] * 1e3:.3g} ms a step of {report['batch_size']} "
             f"in micro-batches of {report['micro_batch_size']}; "
             f"estimated peak {report['estimated']['peak_bytes'] / 2**20:.0f} MiB"
         )
