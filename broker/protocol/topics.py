@@ -86,6 +86,18 @@ class Topics:
         """What the device says to a command (device)."""
         return f"{self.root}/device/{device}/answer"
 
+    def offer(self, device: str) -> str:
+        """Retained while a rollout is under way: the pack that the device is to take (operator)."""
+        return f"{self.root}/device/{device}/offer"
+
+    def pack(self, device: str) -> str:
+        """The parts of that pack, as the device asks for them (operator)."""
+        return f"{self.root}/device/{device}/pack"
+
+    def rollout(self, device: str) -> str:
+        """Retained: how far the device is with the offer (device)."""
+        return f"{self.root}/device/{device}/rollout"
+
     def reply(self, device: str) -> str:
         """θ_shared for this device alone, in asynchronous mode (aggregator)."""
         return f"{self.root}/device/{device}/shared"
@@ -105,6 +117,10 @@ class Topics:
             self.command(device),
         )
 
+    def of_updating_device(self, device: str) -> tuple[str, ...]:
+        """Returns what a device subscribes to beside that, if it can take packs."""
+        return self.offer(device), self.pack(device)
+
     def of_observer(self) -> tuple[str, ...]:
         """Returns what an observer subscribes to: no weights, no updates."""
         return (
@@ -113,20 +129,21 @@ class Topics:
             self.report,
             self.state("+"),
             self.metrics("+"),
+            self.rollout("+"),
         )
 
     def of_operator(self) -> tuple[str, ...]:
         """Returns what an operator subscribes to, beside what an observer does."""
-        return self.answer("+"), self.state("+")
+        return self.answer("+"), self.state("+"), self.rollout("+")
 
     def client_id(self, member: str) -> str:
         """Returns the client id of a member; it is unique, because names have no colon."""
         return f"{self.fleet}:{member}"
 
     def sender(self, topic: str) -> tuple[str, str] | None:
-        """Returns (device, "state" | "update" | "metrics") of a device's own topic, or None."""
+        """Returns (device, "state", "update", "metrics" or "rollout") of its own topic, or None."""
         match topic.removeprefix(self.root).split("/"):
-            case ["", "device", device, ("state" | "update" | "metrics") as what]:
+            case ["", "device", device, ("state" | "update" | "metrics" | "rollout") as what]:
                 return device, what
         return None
 

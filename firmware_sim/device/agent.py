@@ -28,10 +28,11 @@ from firmware_sim.device.fleet_view import FleetView
 from firmware_sim.device.ignored import Ignored
 from firmware_sim.device.publisher import Publisher
 from firmware_sim.device.refusals import GO_ON, Refusals
-from firmware_sim.errors import FleetRefused
+from firmware_sim.errors import FleetRefused, Restart
 from firmware_sim.steering.steering import Steering
 from firmware_sim.training.checkpoint import Checkpoint
 from firmware_sim.training.rounds import RoundOver, Rounds
+from firmware_sim.updating.updates import Updates
 
 _WAIT = 1.0  # seconds; the longest wait for one message
 _ASK_SECONDS = 3.0  # after joining, before a device asks for θ_shared
@@ -59,6 +60,7 @@ class Agent:
         key: bytes | None = None,
         guard: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        updates: Updates | None = None,
     ) -> None:
         """With `key` it believes only signed messages; for `guard` see `adoption.py`."""
         self._device = device
@@ -75,6 +77,7 @@ class Agent:
         self._first_patience = min(_ASK_SECONDS, rounds.plan.resend_seconds)
         self._publish = publish
         self._steering = steering
+        self._updates = updates
         self._known_aggregator = ""  # the instance that has seen our birth
         self._adoption = Adoption(rounds, log, guard=guard)
         self._view = FleetView(
@@ -91,6 +94,7 @@ class Agent:
         self._linked = False
         self._run = ""  # of the checkpoint
         self._unanswered = b""  # the update that waits for its verdict
+        self._accepted = ""  # the nonce of the last one that was accepted
         self._after: tuple[str, int] | None = None  # run and round of the last update
         self._training: tuple[str, int] | None = None  # run and round that is being trained
         rounds.idle, rounds.waits.tell = self._idle, self._tell
@@ -105,8 +109,8 @@ class Agent:
             self._deliver(left.outbox)
             shared = self._next_shared()
         while not shared.last:
-            if update := self._train(shared, left):
-                self._deliver(update)
+            if (update := self._train(shared, left)) and self._deliver(update) and self._updates:
+                self._updates.finished_round()
             left = None
             shared = self._next_shared()
         return self._finish(shared)
@@ -156,6 +160,8 @@ class Agent:
             self._after = run, number
             self._rounds.save(run=run, round=number, done=self._rounds.plan.steps)
             self._publish_metrics(round=number, train_loss=loss, **scores)
+            if self._updates and not self._sent.tensors:
+                self._updates.finished_round()
             return b""
         everything = shared.fingerprint == self._sent.fingerprint
         update = to_bytes(
@@ -177,8 +183,11 @@ class Agent:
         self._publish_metrics(round=number, train_loss=loss, **scores)
         return update
 
-    def _deliver(self, payload: bytes) -> None:
-        """Sends an update until there is a verdict, or its round is over."""
+    def _deliver(self, payload: bytes) -> bool:
+        """Sends an update until it is accepted or refused, or its round is over.
+
+        Returns whether it was accepted.
+        """
         update = from_bytes(Update, payload, limit=self._limit)
         self._unanswered = payload
         self._after = update.run, update.round
@@ -193,12 +202,14 @@ class Agent:
                 refusals.asked()
                 sent = self._clock()
         self._unanswered = b""
+        return self._accepted == update.nonce
 
     def _answered(self, update: Update, refusals: Refusals) -> bool:
         verdict = self._view.verdict
         if verdict is not None and verdict.nonce == update.nonce:
             self._view.verdict = None
             if verdict.accepted:
+                self._accepted = update.nonce
                 return True
             self._log.event("refused", round=update.round, reason=verdict.reason)
             if verdict.reason == Reason.EARLY:  # θ_shared was forged, or a backup was restored
@@ -227,6 +238,7 @@ class Agent:
         while True:
             while self._look(0.0):
                 pass  # after an outage many may wait, and only the newest is of use
+            self._change_pack()
             shared = self._view.shared
             if shared is not None and self._is_next(shared):
                 return replace(shared, tensors=widened(shared.tensors))
@@ -242,6 +254,19 @@ class Agent:
                 if why and not reported:
                     self._log.event("waiting", reason=why)
                     reported = True
+
+    def _change_pack(self) -> None:
+        """Between two rounds, and while the fleet is there, a pack that has come is tried."""
+        state = self._view.aggregator
+        there = self._view.joined and state is not None and state.status == "online"
+        if not self._updates or not self._updates.is_ready or not there:
+            return
+        if self._rounds.waits.may_begin():
+            said = self._updates.install()
+            self._publish.rollout(said)
+            if not self._updates.is_ready:
+                return  # refused
+            raise Restart("a pack is to be tried")
 
     def _patience_with(self, refusals: Refusals) -> float:
         """Seconds until the device asks again; a refusal is to be confirmed soon."""
@@ -283,6 +308,8 @@ class Agent:
         try:
             if answer := self._steering.take(topic, payload):
                 self._publish.answer(answer)
+            if self._updates and (said := self._updates.take(topic, payload)):
+                self._publish.rollout(said)
             self._view.take(topic, payload)
         except WireError as error:
             self._ignored.count(topic, error)

@@ -22,7 +22,7 @@ MOST_DEVICES = 10_000
 MOST_METRICS = 200  # of one device
 LONGEST_TEXT = 200  # characters that a device says about itself
 _REFUSED = re.compile(r'refused\{reason="([a-z-]{1,40})"\}')
-_ABOUT = ("profile", "branch", "runtime")
+_ABOUT = ("profile", "branch", "runtime", "pack")
 
 
 def received(

@@ -37,9 +37,17 @@ def access_rules(fleet: str) -> str:
         f"{topics.update(device)}/#",
         topics.metrics(device),
         topics.answer(device),
+        topics.rollout(device),
     )
     # Beside commands, an operator clears what the broker retains of a device that is removed.
-    operator_writes = (topics.command("+"), topics.state("+"), topics.metrics("+"))
+    operator_writes = (
+        topics.command("+"),
+        topics.offer("+"),
+        topics.pack("+"),
+        topics.state("+"),
+        topics.metrics("+"),
+        topics.rollout("+"),
+    )
     aggregator_reads = (*topics.of_aggregator(), topics.metrics("+"))
     aggregator_writes = (
         f"{topics.root}/{AGGREGATOR}/#",
@@ -55,6 +63,7 @@ def access_rules(fleet: str) -> str:
         "# without %u; they are meant: every device may read them.",
         *_rules("pattern", "write", device_writes),
         *_rules("pattern", "read", topics.of_device(device)),
+        *_rules("pattern", "read", topics.of_updating_device(device)),
         "",
         f"user {AGGREGATOR}",
         *_rules("topic", "read", aggregator_reads),
