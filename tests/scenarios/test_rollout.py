@@ -101,6 +101,11 @@ def farm(
             yield ours
 
 
+def learns_on(device: Program) -> None:
+    trained = len(device.history("trained"))
+    wait_until(lambda: len(device.history("trained")) > trained + 2, "it learns on")
+
+
 def changed(bundle: Bundle, folder: Path, change: Callable[[Path], None]) -> Path:
     """A copy of the bundle with other files, which its manifest describes as if they were right."""
     shutil.copytree(bundle.folder, folder)
@@ -137,8 +142,7 @@ def test_a_device_takes_another_branch_and_no_bad_pack_stops_it(
     assert device.wait_for("inherited")["tensors"] > 0
     device.wait_for("pack_kept", version=2)
     assert device.wait_for("pack", version=2)["device"] == "pi-1"
-    trained = len(device.history("trained"))
-    wait_until(lambda: len(device.history("trained")) > trained + 2, "it learns on")
+    learns_on(device)
 
     stranger = provision("farm", ["pi-1"], tmp_path / "stranger").folder
     weak = bundles["weak"]
@@ -154,8 +158,7 @@ def test_a_device_takes_another_branch_and_no_bad_pack_stops_it(
         assert said.code == 1
         assert f"pi-1 {stage}: " in said.out, said
         assert why in said.out, said
-        trained = len(device.history("trained"))
-        wait_until(lambda n=trained: len(device.history("trained")) > n + 2, "it learns on")
+        learns_on(device)
         assert device.history("pack")[-1]["version"] == 2
 
 

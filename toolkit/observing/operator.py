@@ -59,7 +59,8 @@ class Operator:
         """Clears what the broker retains of a device that was removed, once it is gone."""
         with self._one_at_a_time:
             self._until_gone(device, time.monotonic() + LEAVE_SECONDS)
-            for topic in (self._topics.state(device), self._topics.metrics(device)):
+            topics = self._topics
+            for topic in (topics.state(device), topics.metrics(device), topics.rollout(device)):
                 self._publish(topic, b"")
             self._channel.transport.flush(LEAVE_SECONDS)
 

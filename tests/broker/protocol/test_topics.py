@@ -22,6 +22,9 @@ def test_every_topic_is_exactly_this() -> None:
     assert TOPICS.report == "stemshare/v1/greenhouse/aggregator/report"
     assert TOPICS.command("pi-1") == "stemshare/v1/greenhouse/device/pi-1/command"
     assert TOPICS.answer("pi-1") == "stemshare/v1/greenhouse/device/pi-1/answer"
+    assert TOPICS.offer("pi-1") == "stemshare/v1/greenhouse/device/pi-1/offer"
+    assert TOPICS.pack("pi-1") == "stemshare/v1/greenhouse/device/pi-1/pack"
+    assert TOPICS.rollout("pi-1") == "stemshare/v1/greenhouse/device/pi-1/rollout"
     assert TOPICS.reply("pi-1") == "stemshare/v1/greenhouse/device/pi-1/shared"
 
 
@@ -40,6 +43,9 @@ def written(topics: Topics, device: str) -> dict[str, str]:
         "report": topics.report,
         "command": topics.command(device),
         "answer": topics.answer(device),
+        "offer": topics.offer(device),
+        "pack": topics.pack(device),
+        "rollout": topics.rollout(device),
         "reply": topics.reply(device),
         "reply part": f"{topics.reply(device)}/3",
     }
@@ -63,9 +69,10 @@ def test_who_hears_what(device: str) -> None:
         "reply",
         "reply part",
     }
-    seen = {"aggregator_state", "aggregator_metrics", "report", "state", "metrics"}
+    seen = {"aggregator_state", "aggregator_metrics", "report", "state", "metrics", "rollout"}
     assert heard(TOPICS.of_observer(), everything) == seen
-    assert heard(TOPICS.of_operator(), everything) == {"answer", "state"}
+    assert heard(TOPICS.of_operator(), everything) == {"answer", "state", "rollout"}
+    assert heard(TOPICS.of_updating_device(device), everything) == {"offer", "pack"}
     others = {"aggregator_state", "shared", "shared part"}
     assert heard(TOPICS.of_device("pi-2"), everything) == others
     elsewhere = Topics("field")

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,13 +184,7 @@ def test_killed_at_every_change_of_the_disk(
         shutil.rmtree(state)
         shutil.copytree(before, state)
         packs = Packs(state)
-        steps: dict[str, Callable[[], object]] = {
-            "install": lambda p=packs: p.install(file, within=60),
-            "start": lambda p=packs: p.start_trial(),
-            "keep": lambda p=packs: p.confirm(),
-            "roll back": lambda p=packs: p.roll_back("it hangs"),
-        }
-        killed = killed_at(number, monkeypatch, lambda s=steps: s[stage]())  # type: ignore[misc]
+        killed = killed_at(number, monkeypatch, partial(do, stage, packs, file))
         packs.close()
         with packs_of(state) as packs:
             trial = packs.start_trial()
@@ -205,6 +200,18 @@ def test_killed_at_every_change_of_the_disk(
             assert number > 2
             return
     pytest.fail("it never ends")
+
+
+def do(stage: str, packs: Packs, file: Path) -> None:
+    match stage:
+        case "install":
+            packs.install(file, within=60)
+        case "start":
+            packs.start_trial()
+        case "keep":
+            packs.confirm()
+        case "roll back":
+            packs.roll_back("it hangs")
 
 
 def again(folder: Path) -> Path:

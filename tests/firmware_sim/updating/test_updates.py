@@ -44,7 +44,7 @@ class Device:
 
     def take(self, topic: str, payload: bytes) -> tuple[str, int, str] | None:
         said = self.updates.take(topic, payload)
-        return said and (said.stage, said.part, said.text)
+        return None if said is None else (said.stage, said.part, said.text)
 
     def close(self) -> None:
         self.packs.close()

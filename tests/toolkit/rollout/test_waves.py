@@ -31,7 +31,7 @@ def test_a_part_of_the_fleet_is_rounded_up_and_differs_from_pack_to_pack() -> No
 
 def test_names_are_taken_as_they_are_given() -> None:
     assert chosen("pi-3,pi-1,pi-3", FLEET, 7) == ["pi-3", "pi-1"]
-    with pytest.raises(RolloutError, match="^nobody does not run from a pack at the moment"):
+    with pytest.raises(RolloutError, match=r"^nobody does not run from a pack at the moment"):
         chosen("pi-3,nobody", FLEET, 7)
     for wrong in ("0%", "101%"):
         with pytest.raises(RolloutError, match="is not a part of the fleet"):
