@@ -58,6 +58,16 @@ class Topics:
         return f"{self.root}/aggregator/report"
 
     @property
+    def aggregator_command(self) -> str:
+        """What the aggregator is to do (operator)."""
+        return f"{self.root}/aggregator/command"
+
+    @property
+    def aggregator_answer(self) -> str:
+        """What it says to a command (aggregator)."""
+        return f"{self.root}/aggregator/answer"
+
+    @property
     def shared(self) -> str:
         """Retained θ_shared (aggregator)."""
         return f"{self.root}/shared"
@@ -104,8 +114,8 @@ class Topics:
 
     def of_aggregator(self) -> tuple[str, ...]:
         """Returns what the aggregator subscribes to; its own state, in case others replace it."""
-        births = f"{self.root}/device/+/state"
-        return self.aggregator_state, births, *_whole_or_in_parts(self.update("+"))
+        own = self.aggregator_state, self.aggregator_command
+        return *own, self.state("+"), *_whole_or_in_parts(self.update("+"))
 
     def of_device(self, device: str) -> tuple[str, ...]:
         """Returns what a device subscribes to."""
@@ -134,7 +144,7 @@ class Topics:
 
     def of_operator(self) -> tuple[str, ...]:
         """Returns what an operator subscribes to, beside what an observer does."""
-        return self.answer("+"), self.state("+"), self.rollout("+")
+        return self.answer("+"), self.state("+"), self.rollout("+"), self.aggregator_answer
 
     def client_id(self, member: str) -> str:
         """Returns the client id of a member; it is unique, because names have no colon."""

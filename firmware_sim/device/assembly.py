@@ -40,7 +40,7 @@ from firmware_sim.training.rounds import Rounds, train_alone
 from firmware_sim.training.sensors import read_celsius
 from firmware_sim.training.task import Task
 from firmware_sim.updating.inheriting import inherit
-from firmware_sim.updating.updates import Updates
+from firmware_sim.updating.updates import NO_UPDATES, NoUpdates, Updates
 
 if TYPE_CHECKING:
     from firmware_sim.tasks.open_stream import Stream
@@ -170,17 +170,17 @@ def _agent(args: argparse.Namespace, bundle: Bundle, rounds: Rounds, log: Log, c
         key=key,
         guard=args.guard,
         vitals=partial(_vitals, caps, Path(profile.temperature_file)),
-        updates=_updates(args, bundle, key, log, caps)
-        if getattr(args, "takes_offers", False)
-        else None,
+        updates=_updates(args, bundle, key, log, caps),
         steered_in=args.state.parent if args.pack else args.state,
     )
 
 
 def _updates(
     args: argparse.Namespace, bundle: Bundle, key: bytes | None, log: Log, caps: Caps
-) -> Updates:
+) -> Updates | NoUpdates:
     """A pack on its way, unpacked, and the one that it may replace fit in the storage together."""
+    if not getattr(args, "takes_offers", False):  # the program started from a pack does
+        return NO_UPDATES
     return Updates(
         args.id,
         args.pack_version,

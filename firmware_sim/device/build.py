@@ -30,7 +30,7 @@ from firmware_sim.training.runtime import runtime_for
 from firmware_sim.training.sensors import Pace
 from firmware_sim.training.task import Task
 from firmware_sim.training.waiting import Gate, Waits, lacking
-from firmware_sim.updating.updates import Updates
+from firmware_sim.updating.updates import NO_UPDATES, NoUpdates, Updates
 
 
 def make_rounds(
@@ -92,7 +92,7 @@ def make_agent(
     guard: bool = False,
     vitals: Callable[[], Mapping[str, float]] = dict,
     clock: Callable[[], float] = time.monotonic,
-    updates: Updates | None = None,
+    updates: Updates | NoUpdates = NO_UPDATES,
     steered_in: Path | None = None,
 ) -> Agent:
     """Connects a device that trains `rounds` to its fleet; `limit` is the largest message.
@@ -105,7 +105,7 @@ def make_agent(
     gone = to_bytes(DeviceState(device=device, online=False))
     channel = open_channel(
         client_id=topics.client_id(device),
-        subscriptions=(*topics.of_device(device), *(updates.subscriptions if updates else ())),
+        subscriptions=(*topics.of_device(device), *updates.subscriptions),
         will=Will(topics.state(device), gone),
         limit=limit,
     )

@@ -31,6 +31,25 @@ LONGEST_TRIAL = 24 * 3600  # seconds
 LARGEST_PACK = 2**31  # bytes
 
 
+class NoUpdates:
+    """Of a device that takes no offers: it was not started from a pack, or is in an application."""
+
+    subscriptions: tuple[str, ...] = ()
+    is_ready = False
+
+    def take(self, topic: str, payload: bytes) -> Rollout | None:
+        return None
+
+    def begin_trial(self, tell: Callable[[Rollout], None]) -> None:
+        """Nothing is ever tried."""
+
+    def finished_round(self) -> None:
+        """Nothing is on trial."""
+
+
+NO_UPDATES = NoUpdates()
+
+
 class Updates:
     """The packs of one device, as its operator offers them."""
 
@@ -79,8 +98,14 @@ class Updates:
             return self._refuse(f"the pack cannot be kept ({error.strerror})")
         return None
 
+    def begin_trial(self, tell: Callable[[Rollout], None]) -> None:
+        """Installs the pack that is ready, and raises `Restart`; returns if it is refused."""
+        tell(self.install())
+        if self.is_ready:
+            raise Restart("a pack is tried: the device starts again.")
+
     def install(self) -> Rollout:
-        """Puts the pack that is ready on trial; the device is then to start again."""
+        """Puts the pack that is ready on trial, or refuses it."""
         assert self._download is not None
         offer = self._download.offer
         try:
@@ -101,7 +126,7 @@ class Updates:
             raise CapReached.keeping(self._packs.folder.parent)
         self._packs.confirm()
         self._log.event("pack_kept", version=self._version)
-        raise Restart("the pack has passed its trial")
+        raise Restart("the pack has passed its trial: the device starts again.")
 
     def _take_offer(self, payload: bytes) -> Rollout | None:
         if not payload:  # withdrawn

@@ -41,6 +41,8 @@ def test_protocol_has_every_topic() -> None:
         topics.aggregator_state,
         topics.aggregator_metrics,
         topics.report,
+        topics.aggregator_command,
+        topics.aggregator_answer,
         topics.shared,
         *(
             topic(device)
@@ -52,6 +54,9 @@ def test_protocol_has_every_topic() -> None:
                 topics.metrics,
                 topics.command,
                 topics.answer,
+                topics.offer,
+                topics.pack,
+                topics.rollout,
             )
         ),
     }

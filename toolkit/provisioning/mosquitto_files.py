@@ -33,7 +33,9 @@ def configuration(
         text = _set(text, "password_file", "passwords").replace("password_file passwords", plugin)
         text = re.sub(r"^acl_file[ \t]+\S+\n", "", text, flags=re.MULTILINE)
         # mosquitto 2.0.11 counts the plugin's memory wrongly, and ends its clients at any limit.
-        text = re.sub(r"^memory_limit ", "# with the plugin: memory_limit ", text, flags=re.MULTILINE)
+        text = re.sub(
+            r"^memory_limit ", "# with the plugin: memory_limit ", text, flags=re.MULTILINE
+        )
     text = _set(text, "listener", str(port))
     return _set(text, "require_certificate", "true" if require_certificate else "false")
 

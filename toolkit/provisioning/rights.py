@@ -34,6 +34,7 @@ def rights_of(user: str, topics: Topics) -> Rights:
             # Beside commands and packs, it clears what is retained of a device that is removed.
             return Rights(
                 writes=(
+                    topics.aggregator_command,
                     topics.command("+"),
                     topics.offer("+"),
                     topics.pack("+"),

@@ -19,6 +19,8 @@ def test_every_topic_is_exactly_this() -> None:
     assert TOPICS.update("pi-1") == "stemshare/v1/greenhouse/device/pi-1/update"
     assert TOPICS.metrics("pi-1") == "stemshare/v1/greenhouse/device/pi-1/metrics"
     assert TOPICS.verdict("pi-1") == "stemshare/v1/greenhouse/device/pi-1/verdict"
+    assert TOPICS.aggregator_command == "stemshare/v1/greenhouse/aggregator/command"
+    assert TOPICS.aggregator_answer == "stemshare/v1/greenhouse/aggregator/answer"
     assert TOPICS.report == "stemshare/v1/greenhouse/aggregator/report"
     assert TOPICS.command("pi-1") == "stemshare/v1/greenhouse/device/pi-1/command"
     assert TOPICS.answer("pi-1") == "stemshare/v1/greenhouse/device/pi-1/answer"
@@ -43,6 +45,8 @@ def written(topics: Topics, device: str) -> dict[str, str]:
         "report": topics.report,
         "command": topics.command(device),
         "answer": topics.answer(device),
+        "aggregator_command": topics.aggregator_command,
+        "aggregator_answer": topics.aggregator_answer,
         "offer": topics.offer(device),
         "pack": topics.pack(device),
         "rollout": topics.rollout(device),
@@ -59,7 +63,13 @@ def heard(filters: tuple[str, ...], topics: dict[str, str]) -> set[str]:
 def test_who_hears_what(device: str) -> None:
     everything = written(TOPICS, device)
     own = "aggregator_state"
-    assert heard(TOPICS.of_aggregator(), everything) == {own, "state", "update", "update part"}
+    assert heard(TOPICS.of_aggregator(), everything) == {
+        own,
+        "aggregator_command",
+        "state",
+        "update",
+        "update part",
+    }
     assert heard(TOPICS.of_device(device), everything) == {
         "aggregator_state",
         "shared",
@@ -71,7 +81,12 @@ def test_who_hears_what(device: str) -> None:
     }
     seen = {"aggregator_state", "aggregator_metrics", "report", "state", "metrics", "rollout"}
     assert heard(TOPICS.of_observer(), everything) == seen
-    assert heard(TOPICS.of_operator(), everything) == {"answer", "state", "rollout"}
+    assert heard(TOPICS.of_operator(), everything) == {
+        "aggregator_answer",
+        "answer",
+        "state",
+        "rollout",
+    }
     assert heard(TOPICS.of_updating_device(device), everything) == {"offer", "pack"}
     others = {"aggregator_state", "shared", "shared part"}
     assert heard(TOPICS.of_device("pi-2"), everything) == others

@@ -200,6 +200,7 @@ def test_access_rules_are_the_fleets_topics() -> None:
     }
     assert set(rules[operator + 1 :]) == {
         *(f"topic read {topic}" for topic in (*farm.of_observer(), *farm.of_operator())),
+        f"topic write {everyone}/aggregator/command",
         f"topic write {everyone}/device/+/command",
         f"topic write {everyone}/device/+/state",
         f"topic write {everyone}/device/+/metrics",
