@@ -108,6 +108,19 @@ class Topics:
         """Retained: how far the device is with the offer (device)."""
         return f"{self.root}/device/{device}/rollout"
 
+    @property
+    def home_available(self) -> str:
+        """Retained, with a will: whether Home Assistant is told about the fleet (operator)."""
+        return f"{self.root}/home/available"
+
+    def home_state(self, device: str) -> str:
+        """Retained JSON about a device, for Home Assistant (operator)."""
+        return f"{self.root}/home/{device}/state"
+
+    def home_switch(self, device: str) -> str:
+        """ON or OFF: whether the device is to pause (Home Assistant)."""
+        return f"{self.root}/home/{device}/pause"
+
     def reply(self, device: str) -> str:
         """θ_shared for this device alone, in asynchronous mode (aggregator)."""
         return f"{self.root}/device/{device}/shared"

@@ -43,6 +43,7 @@ def test_protocol_has_every_topic() -> None:
         topics.report,
         topics.aggregator_command,
         topics.aggregator_answer,
+        topics.home_available,
         topics.shared,
         *(
             topic(device)
@@ -57,6 +58,8 @@ def test_protocol_has_every_topic() -> None:
                 topics.offer,
                 topics.pack,
                 topics.rollout,
+                topics.home_state,
+                topics.home_switch,
             )
         ),
     }

@@ -206,6 +206,9 @@ MAY_WRITE = [
     ("one", FARM.metrics("one")),
     ("one", FARM.answer("one")),
     ("one", FARM.rollout("one")),
+    ("operator", FARM.home_available),
+    ("operator", FARM.home_state("one")),
+    ("operator", "homeassistant/device/stemshare-farm/one/config"),
     ("operator", FARM.aggregator_command),
     ("operator", FARM.command("one")),
     ("operator", FARM.offer("one")),
@@ -230,6 +233,12 @@ MAY_NOT_WRITE = [
     ("one", FARM.answer("two")),
     ("one", FARM.command("one")),
     ("one", FARM.command("two")),
+    ("one", FARM.home_state("one")),
+    ("one", FARM.home_switch("one")),
+    ("observer", FARM.home_available),
+    ("operator", FARM.home_switch("one")),
+    ("operator", "homeassistant/device/stemshare-garden/one/config"),
+    ("aggregator", FARM.home_state("one")),
     ("one", FARM.aggregator_command),
     ("one", FARM.aggregator_answer),
     ("observer", FARM.aggregator_command),
@@ -509,7 +518,10 @@ def test_a_rotated_password_replaces_the_old_one(broker: Broker, toolkit: Toolki
 
 
 def test_a_device_and_users_are_let_in_while_the_broker_runs(
-    tmp_path: Path, provisioned_mosquitto: Start, toolkit: Toolkit
+    tmp_path: Path,
+    provisioned_mosquitto: Start,
+    toolkit: Toolkit,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the plugin: no file is copied, and no signal is sent."""
     folder = tmp_path / "farm"
@@ -545,5 +557,6 @@ def test_a_device_and_users_are_let_in_while_the_broker_runs(
         assert "nobody added, aggregator, one as before" in again.out
         for client in (newcomer, observer, operator, one):
             client.close()
+    monkeypatch.setattr("toolkit.provisioning.enrolment.LINK_SECONDS", 0.5)
     refused = toolkit("provision", *broker.of_fleet, "--device", "late")
     assert "cannot be told (nothing listens at" in refused.refusal

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.protocol.topics import AGGREGATOR, OBSERVER, OPERATOR, Topics
+from toolkit.home_assistant.discovery import discovery_topic
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,15 @@ def rights_of(user: str, topics: Topics) -> Rights:
                     topics.state("+"),
                     topics.metrics("+"),
                     topics.rollout("+"),
+                    topics.home_available,
+                    topics.home_state("+"),
+                    discovery_topic(topics.fleet, "+"),
                 ),
-                reads=tuple(dict.fromkeys((*topics.of_observer(), *topics.of_operator()))),
+                reads=tuple(
+                    dict.fromkeys(
+                        (*topics.of_observer(), *topics.of_operator(), topics.home_switch("+"))
+                    )
+                ),
             )
     return Rights(
         writes=(

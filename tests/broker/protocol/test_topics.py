@@ -21,6 +21,9 @@ def test_every_topic_is_exactly_this() -> None:
     assert TOPICS.verdict("pi-1") == "stemshare/v1/greenhouse/device/pi-1/verdict"
     assert TOPICS.aggregator_command == "stemshare/v1/greenhouse/aggregator/command"
     assert TOPICS.aggregator_answer == "stemshare/v1/greenhouse/aggregator/answer"
+    assert TOPICS.home_available == "stemshare/v1/greenhouse/home/available"
+    assert TOPICS.home_state("pi-1") == "stemshare/v1/greenhouse/home/pi-1/state"
+    assert TOPICS.home_switch("pi-1") == "stemshare/v1/greenhouse/home/pi-1/pause"
     assert TOPICS.report == "stemshare/v1/greenhouse/aggregator/report"
     assert TOPICS.command("pi-1") == "stemshare/v1/greenhouse/device/pi-1/command"
     assert TOPICS.answer("pi-1") == "stemshare/v1/greenhouse/device/pi-1/answer"
@@ -47,6 +50,9 @@ def written(topics: Topics, device: str) -> dict[str, str]:
         "answer": topics.answer(device),
         "aggregator_command": topics.aggregator_command,
         "aggregator_answer": topics.aggregator_answer,
+        "home_available": topics.home_available,
+        "home_state": topics.home_state(device),
+        "home_switch": topics.home_switch(device),
         "offer": topics.offer(device),
         "pack": topics.pack(device),
         "rollout": topics.rollout(device),

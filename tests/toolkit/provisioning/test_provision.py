@@ -200,6 +200,10 @@ def test_access_rules_are_the_fleets_topics() -> None:
     }
     assert set(rules[operator + 1 :]) == {
         *(f"topic read {topic}" for topic in (*farm.of_observer(), *farm.of_operator())),
+        f"topic read {everyone}/home/+/pause",
+        f"topic write {everyone}/home/available",
+        f"topic write {everyone}/home/+/state",
+        "topic write homeassistant/device/stemshare-farm/+/config",
         f"topic write {everyone}/aggregator/command",
         f"topic write {everyone}/device/+/command",
         f"topic write {everyone}/device/+/state",
