@@ -11,10 +11,10 @@ from collections.abc import Callable
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
-def ending_with_parent() -> Callable[[], None] | None:
+def ending_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None] | None:
     """Returns a function for `preexec_fn` of a Popen; None on systems other than Linux.
 
-    The kernel then sends SIGTERM to the child when the thread that started it ends. So a child
+    The kernel then sends that signal to the child when the thread that started it ends. So a child
     that is to live as long as the process must be started by a thread that does, such as the main
     thread.
     """
@@ -24,7 +24,7 @@ def ending_with_parent() -> Callable[[], None] | None:
     parent = os.getpid()
 
     def tie_to_parent() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it ended before the call
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -16,6 +16,7 @@ StemshareError
 ├── Diverged            training diverged
 ├── FleetRefused        the broker or the aggregator refuses this device
 ├── Implausible         a message that the device does not act upon (also a WireError)
+├── Restart             the device is to start again, with another pack (exit code 75)
 └── Stopped             the user asked for a stop (exit code 130)
     └── CapReached      the memory cap asked for it (exit code 3)
 """
@@ -29,6 +30,7 @@ from broker.errors import WireError
 from profiles.errors import INTERRUPTED, StemshareError
 
 CAP_REACHED = 3  # exit code of a device that stopped at its memory cap
+RESTART = 75  # exit code of a process that tried a pack, for the one that looks after it
 
 
 class BundleError(StemshareError):
@@ -89,6 +91,12 @@ class FleetRefused(StemshareError):
 
 class Implausible(WireError):
     """A message that may be well-formed, and that this device does not act upon."""
+
+
+class Restart(StemshareError):
+    """The device is to start again: another pack is in use from now on."""
+
+    exit_code: ClassVar[int] = RESTART
 
 
 class Stopped(StemshareError):

@@ -25,7 +25,15 @@ ALLOWED = {
         "broker.transport",
         *(
             f"broker.{leaf}"
-            for leaf in ("backoff", "durable", "errors", "log", "metrics", "systemd")
+            for leaf in (
+                "backoff",
+                "child_process",
+                "durable",
+                "errors",
+                "log",
+                "metrics",
+                "systemd",
+            )
         ),
     },
 }

@@ -6,6 +6,7 @@ StemshareError
 │   │   └── UnsupportedOp   a layer needs an operation that has no builtin-only rule
 │   ├── ExportError         the export could not be finished; nothing was written
 │   ├── ObserverError       a fleet cannot be observed as asked
+│   ├── RolloutError        a pack cannot be rolled out, or devices do not run it
 │   ├── ExperimentError     a study cannot be run or drawn as asked
 │   ├── ProvisionError      a fleet cannot be provisioned as asked
 │   │   ├── CertificateError    a certificate cannot be made or read
@@ -54,6 +55,10 @@ class ExperimentError(ToolkitError):
 
 class ObserverError(ToolkitError):
     """A fleet cannot be observed as asked."""
+
+
+class RolloutError(ToolkitError):
+    """A pack cannot be rolled out, or a device does not run it."""
 
 
 class ProvisionError(ToolkitError):

@@ -23,11 +23,18 @@ def dashboard_beside(args: argparse.Namespace) -> Iterator[None]:
             "--dashboard cannot use the aggregator's own credentials: start toolkit dashboard by "
             "itself, with those of the observer."
         )
+    with running_dashboard(args.fleet, args.broker, args.dashboard):
+        yield
+
+
+@contextlib.contextmanager
+def running_dashboard(fleet: str, broker: str, http: str) -> Iterator[None]:
+    """Runs `toolkit dashboard` for a fleet while the body runs."""
     if importlib.util.find_spec("nicegui") is None:
         raise SettingsRefused(
             "--dashboard needs the package nicegui: pip install 'stemshare[toolkit,dashboard]'."
         )
-    link = ["--fleet", args.fleet, "--broker", args.broker, "--http", args.dashboard]
+    link = ["--fleet", fleet, "--broker", broker, "--http", http]
     command = [sys.executable, "-m", "toolkit", "dashboard", *link]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=ending_with_parent()

@@ -9,7 +9,7 @@ from broker.aggregator.contract import Contract
 from broker.aggregator.epochs import Epochs
 from broker.merging.coordinator import Coordinator, Settings
 from broker.metrics import metrics_text
-from broker.protocol.messages import AggregatorState, FleetReport, Shared, Verdict, to_bytes
+from broker.protocol.messages import AggregatorState, Answer, FleetReport, Shared, Verdict, to_bytes
 from broker.protocol.quantisation import to_half
 from broker.protocol.signatures import Signer
 from broker.protocol.slice import Tensors
@@ -107,6 +107,9 @@ class Publisher:
         Nobody acts upon it, so it is not signed.
         """
         self._channel.publish(self._topics.report, to_bytes(report), retain=True)
+
+    def answer(self, answer: Answer) -> None:
+        self._channel.publish(self._topics.aggregator_answer, to_bytes(answer))
 
     def flush(self, timeout: float) -> bool:
         """Returns whether the broker acknowledged everything within `timeout` seconds."""

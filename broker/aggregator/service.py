@@ -19,6 +19,7 @@ from broker.aggregator.membership import Instances, Members
 from broker.aggregator.publisher import Publisher
 from broker.aggregator.records.record import Record
 from broker.aggregator.signing import Signing
+from broker.aggregator.steering.orders import Orders
 from broker.aggregator.storage.store import Store
 from broker.errors import LinkRefused, Oversized, Superseded, WireError
 from broker.log import Log
@@ -93,9 +94,8 @@ class Aggregator:
         self._stopping = False
         self._connected = False
         self._announcement_due = False
-        self._metrics_due = 0.0
-        self._report_due = 0.0
-        self._state_due = 0.0
+        self._metrics_due = self._report_due = self._state_due = 0.0
+        self._orders = Orders(topics, key=signing.key if signing else None)
         self._state_published = -math.inf
 
     @property
@@ -194,6 +194,10 @@ class Aggregator:
                 self._log.event("disconnected", reason=reason)
             case Message(topic, payload) if topic == self._topics.aggregator_state:
                 self._see_state(payload)
+            case Message(topic, payload) if topic == self._topics.aggregator_command:
+                if answer := self._orders.take(payload):
+                    self._publish.answer(answer)
+                    self._stopping = self._stopping or answer.done
             case Message(topic, payload):
                 match self._topics.sender(topic):
                     case (device, "update"):

@@ -228,7 +228,43 @@ class Answer:
     text: str = ""
 
 
-Message = Update | Shared | Verdict | DeviceState | AggregatorState | FleetReport | Command | Answer
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A pack that a device is to take; it asks for the parts, which the operator sends."""
+
+    KIND: ClassVar[str] = "offer"
+    device: str
+    version: int  # of the pack
+    digest: str  # sha256 of the pack, in hex
+    bytes: int
+    part_bytes: int  # of the pack in each part but the last
+    within: int  # seconds, in which the device has to finish a round with it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """How far a device is with an offer; the stages are in `firmware_sim/updating/updates.py`."""
+
+    KIND: ClassVar[str] = "rollout"
+    device: str
+    version: int
+    stage: str
+    part: int = 0  # the next one that it wants
+    text: str = ""  # why, for people
+
+
+Message = (
+    Update
+    | Shared
+    | Verdict
+    | DeviceState
+    | AggregatorState
+    | FleetReport
+    | Command
+    | Answer
+    | Offer
+    | Rollout
+)
 M = TypeVar("M", bound=Message)
 
 

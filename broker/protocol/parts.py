@@ -41,6 +41,40 @@ def split(payload: bytes, packet_bytes: int) -> Iterator[bytes]:
         yield encode(KIND, {**whole, "index": index}, {"part": piece})
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a message of `size` bytes."""
+
+    digest: str
+    index: int
+    count: int
+    size: int
+    piece: bytes
+
+
+def read_part(packet: bytes, limit: int) -> Part:
+    """Returns a part of a message of at most `limit` bytes; raises `WireError` if it is none."""
+    envelope = decode(packet, limit=limit + ROOM)
+    match (envelope.kind, envelope.fields, envelope.tensors):
+        case (
+            "part",
+            {"digest": str(digest), "index": i, "count": count, "bytes": size},
+            {"part": piece},
+        ) if (
+            all(type(n) is int for n in (i, count, size))  # to Python, true is an integer too
+            and piece.dtype == np.uint8
+            and len(digest) == 64
+            and 0 <= i < count
+            and 0 < piece.size <= size
+        ):
+            if size > limit:
+                raise Oversized(f"a message has {size} bytes; at most {limit} are taken.")
+            if count > 1 + size // (SMALLEST - ROOM):
+                raise WireError("a message has more parts than its size needs.")
+            return Part(digest, i, count, size, piece.tobytes())
+    raise WireError("this is no part of a message.")
+
+
 @dataclass
 class _Whole:
     """A message of which some parts have arrived."""
@@ -70,12 +104,13 @@ class Assembler:
 
     def add(self, topic: str, packet: bytes) -> bytes | None:
         """Returns the message if this part completes it; raises `WireError` if this is no part."""
-        digest, index, count, size, piece = self._read(packet)
+        part = read_part(packet, self._limit)
+        digest, index, count, size = part.digest, part.index, part.count, part.size
         self._parts += 1
         whole = self._find(topic, digest) or self._begin(topic, digest, count, size)
         if whole is None:
             return None
-        whole.put(index, piece)
+        whole.put(index, part.piece)
         if (count, size) != (whole.count, whole.size) or whole.received > size:
             self._drop(topic, digest)
             raise WireError("a part contradicts the others of its message.")
@@ -86,27 +121,6 @@ class Assembler:
         if len(payload) != size or hashlib.sha256(payload).hexdigest() != digest:
             raise WireError("the parts of a message do not add up to its digest.")
         return payload
-
-    def _read(self, packet: bytes) -> tuple[str, int, int, int, bytes]:
-        envelope = decode(packet, limit=self._limit + ROOM)
-        match (envelope.kind, envelope.fields, envelope.tensors):
-            case (
-                "part",
-                {"digest": str(digest), "index": i, "count": count, "bytes": size},
-                {"part": piece},
-            ) if (
-                all(type(n) is int for n in (i, count, size))  # to Python, true is an integer too
-                and piece.dtype == np.uint8
-                and len(digest) == 64
-                and 0 <= i < count
-                and 0 < piece.size <= size
-            ):
-                if size > self._limit:
-                    raise Oversized(f"a message has {size} bytes; at most {self._limit} are taken.")
-                if count > 1 + size // (SMALLEST - ROOM):
-                    raise WireError("a message has more parts than its size needs.")
-                return digest, i, count, size, piece.tobytes()
-        raise WireError("this is no part of a message.")
 
     def _find(self, topic: str, digest: str) -> _Whole | None:
         wholes = self._topics.get(topic, OrderedDict())

@@ -58,6 +58,16 @@ class Topics:
         return f"{self.root}/aggregator/report"
 
     @property
+    def aggregator_command(self) -> str:
+        """What the aggregator is to do (operator)."""
+        return f"{self.root}/aggregator/command"
+
+    @property
+    def aggregator_answer(self) -> str:
+        """What it says to a command (aggregator)."""
+        return f"{self.root}/aggregator/answer"
+
+    @property
     def shared(self) -> str:
         """Retained θ_shared (aggregator)."""
         return f"{self.root}/shared"
@@ -86,14 +96,39 @@ class Topics:
         """What the device says to a command (device)."""
         return f"{self.root}/device/{device}/answer"
 
+    def offer(self, device: str) -> str:
+        """Retained while a rollout is under way: the pack that the device is to take (operator)."""
+        return f"{self.root}/device/{device}/offer"
+
+    def pack(self, device: str) -> str:
+        """The parts of that pack, as the device asks for them (operator)."""
+        return f"{self.root}/device/{device}/pack"
+
+    def rollout(self, device: str) -> str:
+        """Retained: how far the device is with the offer (device)."""
+        return f"{self.root}/device/{device}/rollout"
+
+    @property
+    def home_available(self) -> str:
+        """Retained, with a will: whether Home Assistant is told about the fleet (operator)."""
+        return f"{self.root}/home/available"
+
+    def home_state(self, device: str) -> str:
+        """Retained JSON about a device, for Home Assistant (operator)."""
+        return f"{self.root}/home/{device}/state"
+
+    def home_switch(self, device: str) -> str:
+        """ON or OFF: whether the device is to pause (Home Assistant)."""
+        return f"{self.root}/home/{device}/pause"
+
     def reply(self, device: str) -> str:
         """θ_shared for this device alone, in asynchronous mode (aggregator)."""
         return f"{self.root}/device/{device}/shared"
 
     def of_aggregator(self) -> tuple[str, ...]:
         """Returns what the aggregator subscribes to; its own state, in case others replace it."""
-        births = f"{self.root}/device/+/state"
-        return self.aggregator_state, births, *_whole_or_in_parts(self.update("+"))
+        own = self.aggregator_state, self.aggregator_command
+        return *own, self.state("+"), *_whole_or_in_parts(self.update("+"))
 
     def of_device(self, device: str) -> tuple[str, ...]:
         """Returns what a device subscribes to."""
@@ -105,6 +140,10 @@ class Topics:
             self.command(device),
         )
 
+    def of_updating_device(self, device: str) -> tuple[str, ...]:
+        """Returns what a device subscribes to beside that, if it can take packs."""
+        return self.offer(device), self.pack(device)
+
     def of_observer(self) -> tuple[str, ...]:
         """Returns what an observer subscribes to: no weights, no updates."""
         return (
@@ -113,20 +152,21 @@ class Topics:
             self.report,
             self.state("+"),
             self.metrics("+"),
+            self.rollout("+"),
         )
 
     def of_operator(self) -> tuple[str, ...]:
         """Returns what an operator subscribes to, beside what an observer does."""
-        return self.answer("+"), self.state("+")
+        return self.answer("+"), self.state("+"), self.rollout("+"), self.aggregator_answer
 
     def client_id(self, member: str) -> str:
         """Returns the client id of a member; it is unique, because names have no colon."""
         return f"{self.fleet}:{member}"
 
     def sender(self, topic: str) -> tuple[str, str] | None:
-        """Returns (device, "state" | "update" | "metrics") of a device's own topic, or None."""
+        """Returns (device, "state", "update", "metrics" or "rollout") of its own topic, or None."""
         match topic.removeprefix(self.root).split("/"):
-            case ["", "device", device, ("state" | "update" | "metrics") as what]:
+            case ["", "device", device, ("state" | "update" | "metrics" | "rollout") as what]:
                 return device, what
         return None
 

@@ -16,9 +16,10 @@ from firmware_sim.device.assembly import assembled
 from firmware_sim.device.check import check_state, salvage_state
 from firmware_sim.device.make_task import STREAM
 from firmware_sim.device.options import arguments, read_options
-from firmware_sim.errors import CapReached, Stopped
+from firmware_sim.errors import CapReached, Restart, Stopped
 from firmware_sim.probe import peak_memory_bytes
 from firmware_sim.training.limits import Caps, limit_data
+from firmware_sim.updating.supervisor import OnTrial, start_again, try_out
 from profiles import StemshareError
 from profiles.errors import FAILED
 from profiles.text import printable
@@ -26,29 +27,40 @@ from profiles.text import printable
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser, log = arguments(), Log()
+    trial: OnTrial | None = None
     try:
         asked = parser.parse_args(argv)
         if _is_looked_after(asked):
             sys.exit(look_after(parser, asked))
-        args = read_options(parser, argv, log)
+        if asked.pack and asked.state:
+            trial = try_out(asked.state, log)
+        args = read_options(parser, argv, log, on_trial=trial is not None)
+        args.takes_offers = args.pack is not None
         if args.task == STREAM and args.source is None:
             parser.error(f"--task {STREAM} needs --source")
     except StemshareError as error:
-        end(error, log)
+        end(error, log, trial)
     try:
         scores = work(args, log)
     except StemshareError as error:
-        end(error, log)
+        end(error, log, trial)
     except MemoryError:  # at the hard limit; the last checkpoint stays
-        end(CapReached.keeping(args.state), log)
+        end(CapReached.keeping(args.state), log, trial)
     except KeyboardInterrupt:  # before there was anything to stop
-        end(Stopped.keeping(args.state), log)
+        end(Stopped.keeping(args.state), log, trial)
     log.event("ended", peak_bytes=peak_memory_bytes())
     print(json.dumps(scores))
 
 
-def end(error: StemshareError, log: Log) -> NoReturn:
+def end(error: StemshareError, log: Log, trial: OnTrial | None) -> NoReturn:
+    """Ends the program, or lets it begin again; one that tries a pack leaves that to its parent."""
     log.end_line()
+    if isinstance(error, Restart):
+        if trial is None:
+            start_again()
+        sys.exit(error.exit_code)
+    if trial is not None and type(error) is not Stopped:
+        trial.failed(str(error))
     sys.stderr.write(f"{error.report}\n")
     sys.exit(error.exit_code)
 

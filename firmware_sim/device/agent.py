@@ -9,14 +9,13 @@ may be forged: what is not signed (where there is a key) or not plausible is ign
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from broker.errors import WireError
 from broker.log import Log
-from broker.protocol.messages import Reason, Shared, Update, from_bytes, to_bytes
+from broker.protocol.messages import Reason, Shared, Update, from_bytes
 from broker.protocol.quantisation import widened
 from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics
@@ -32,6 +31,7 @@ from firmware_sim.errors import FleetRefused
 from firmware_sim.steering.steering import Steering
 from firmware_sim.training.checkpoint import Checkpoint
 from firmware_sim.training.rounds import RoundOver, Rounds
+from firmware_sim.updating.updates import NO_UPDATES, NoUpdates, Updates
 
 _WAIT = 1.0  # seconds; the longest wait for one message
 _ASK_SECONDS = 3.0  # after joining, before a device asks for θ_shared
@@ -59,6 +59,7 @@ class Agent:
         key: bytes | None = None,
         guard: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        updates: Updates | NoUpdates = NO_UPDATES,
     ) -> None:
         """With `key` it believes only signed messages; for `guard` see `adoption.py`."""
         self._device = device
@@ -75,6 +76,7 @@ class Agent:
         self._first_patience = min(_ASK_SECONDS, rounds.plan.resend_seconds)
         self._publish = publish
         self._steering = steering
+        self._updates = updates
         self._known_aggregator = ""  # the instance that has seen our birth
         self._adoption = Adoption(rounds, log, guard=guard)
         self._view = FleetView(
@@ -89,7 +91,7 @@ class Agent:
         self._ignored = Ignored(log, clock)
         self._refusals = Refusals()  # of the birth
         self._linked = False
-        self._run = ""  # of the checkpoint
+        self._run = self._accepted = ""  # of the checkpoint; nonce of the last accepted update
         self._unanswered = b""  # the update that waits for its verdict
         self._after: tuple[str, int] | None = None  # run and round of the last update
         self._training: tuple[str, int] | None = None  # run and round that is being trained
@@ -105,8 +107,8 @@ class Agent:
             self._deliver(left.outbox)
             shared = self._next_shared()
         while not shared.last:
-            if update := self._train(shared, left):
-                self._deliver(update)
+            if (update := self._train(shared, left)) and self._deliver(update):
+                self._updates.finished_round()
             left = None
             shared = self._next_shared()
         return self._finish(shared)
@@ -156,29 +158,25 @@ class Agent:
             self._after = run, number
             self._rounds.save(run=run, round=number, done=self._rounds.plan.steps)
             self._publish_metrics(round=number, train_loss=loss, **scores)
+            if not self._sent.tensors:
+                self._updates.finished_round()
             return b""
-        everything = shared.fingerprint == self._sent.fingerprint
-        update = to_bytes(
-            Update(
-                device=self._device,
-                run=run,
-                round=number,
-                nonce=secrets.token_hex(16),
-                samples=self._learner.task.samples,
-                exchange=exchange,
-                fingerprint=self._sent.fingerprint,
-                encoding=self._compression.encoding,
-                tensors=self._compression.compress(
-                    learnt, device=self._device, round=number, everything=everything
-                ),
-            )
+        update = self._compression.update(
+            learnt,
+            device=self._device,
+            run=run,
+            round=number,
+            samples=self._learner.task.samples,
+            exchange=exchange,
+            fingerprint=self._sent.fingerprint,
+            everything=shared.fingerprint == self._sent.fingerprint,
         )
         self._rounds.save(run=run, round=number, done=self._rounds.plan.steps, outbox=update)
         self._publish_metrics(round=number, train_loss=loss, **scores)
         return update
 
-    def _deliver(self, payload: bytes) -> None:
-        """Sends an update until there is a verdict, or its round is over."""
+    def _deliver(self, payload: bytes) -> bool:
+        """Sends an update until it is answered or its round is over; returns if it is accepted."""
         update = from_bytes(Update, payload, limit=self._limit)
         self._unanswered = payload
         self._after = update.run, update.round
@@ -193,12 +191,14 @@ class Agent:
                 refusals.asked()
                 sent = self._clock()
         self._unanswered = b""
+        return self._accepted == update.nonce
 
     def _answered(self, update: Update, refusals: Refusals) -> bool:
         verdict = self._view.verdict
         if verdict is not None and verdict.nonce == update.nonce:
             self._view.verdict = None
             if verdict.accepted:
+                self._accepted = update.nonce
                 return True
             self._log.event("refused", round=update.round, reason=verdict.reason)
             if verdict.reason == Reason.EARLY:  # θ_shared was forged, or a backup was restored
@@ -227,6 +227,8 @@ class Agent:
         while True:
             while self._look(0.0):
                 pass  # after an outage many may wait, and only the newest is of use
+            if self._updates.is_ready and self._view.is_served and self._rounds.waits.may_begin():
+                self._updates.begin_trial(self._publish.rollout)
             shared = self._view.shared
             if shared is not None and self._is_next(shared):
                 return replace(shared, tensors=widened(shared.tensors))
@@ -283,6 +285,8 @@ class Agent:
         try:
             if answer := self._steering.take(topic, payload):
                 self._publish.answer(answer)
+            if said := self._updates.take(topic, payload):
+                self._publish.rollout(said)
             self._view.take(topic, payload)
         except WireError as error:
             self._ignored.count(topic, error)

@@ -34,10 +34,13 @@ from firmware_sim.training.limits import (
     check_profile,
     check_storage,
     return_freed_memory,
+    stored_bytes,
 )
 from firmware_sim.training.rounds import Rounds, train_alone
 from firmware_sim.training.sensors import read_celsius
 from firmware_sim.training.task import Task
+from firmware_sim.updating.inheriting import inherit
+from firmware_sim.updating.updates import NO_UPDATES, NoUpdates, Updates
 
 if TYPE_CHECKING:
     from firmware_sim.tasks.open_stream import Stream
@@ -121,6 +124,9 @@ def assembled(
             cap_reached=caps.reached,
             alive=alive,
         )
+        inherits = getattr(args, "inherits", None)
+        if inherits not in (None, args.state):
+            inherit(rounds.learner.model, inherits, log)
         if stream:
             rounds.renewed = partial(_renew, stream, rounds)
             rounds.renewed()
@@ -135,6 +141,7 @@ def _renew(stream: Stream, rounds: Rounds) -> None:
 
 def _agent(args: argparse.Namespace, bundle: Bundle, rounds: Rounds, log: Log, caps: Caps) -> Agent:
     profile = bundle.manifest.profile
+    key = read_key(args.aggregator_key) if args.aggregator_key else None
     link = simulated_link(
         args, bandwidth_kbps=profile.bandwidth_kbps, seed=f"{args.seed}/{args.id}"
     )
@@ -156,12 +163,34 @@ def _agent(args: argparse.Namespace, bundle: Bundle, rounds: Rounds, log: Log, c
             "profile": profile.name,
             "branch": bundle.manifest.branch.name,
             "runtime": rounds.learner.model.runtime,
+            **({"pack": str(args.pack_version)} if args.pack else {}),
         },
         encoding=profile.update_quantisation,
         sent=bundle.manifest.sent,
-        key=read_key(args.aggregator_key) if args.aggregator_key else None,
+        key=key,
         guard=args.guard,
         vitals=partial(_vitals, caps, Path(profile.temperature_file)),
+        updates=_updates(args, bundle, key, log, caps),
+        steered_in=args.state.parent if args.pack else args.state,
+    )
+
+
+def _updates(
+    args: argparse.Namespace, bundle: Bundle, key: bytes | None, log: Log, caps: Caps
+) -> Updates | NoUpdates:
+    """A pack on its way, unpacked, and the one that it may replace fit in the storage together."""
+    if not getattr(args, "takes_offers", False):  # the program started from a pack does
+        return NO_UPDATES
+    return Updates(
+        args.id,
+        args.pack_version,
+        args.packs,
+        Topics(args.fleet),
+        key=key,
+        room=max(0, (caps.storage_bytes - stored_bytes(bundle.manifest)) // 2),
+        check=args.check_offered,
+        cap_reached=caps.reached,
+        log=log,
     )
 
 

@@ -30,6 +30,7 @@ from firmware_sim.training.runtime import runtime_for
 from firmware_sim.training.sensors import Pace
 from firmware_sim.training.task import Task
 from firmware_sim.training.waiting import Gate, Waits, lacking
+from firmware_sim.updating.updates import NO_UPDATES, NoUpdates, Updates
 
 
 def make_rounds(
@@ -91,20 +92,24 @@ def make_agent(
     guard: bool = False,
     vitals: Callable[[], Mapping[str, float]] = dict,
     clock: Callable[[], float] = time.monotonic,
+    updates: Updates | NoUpdates = NO_UPDATES,
+    steered_in: Path | None = None,
 ) -> Agent:
     """Connects a device that trains `rounds` to its fleet; `limit` is the largest message.
 
     `sent` are the shared tensors that it trains, by default all of them.
     With `key` it believes only what the holder has signed; `vitals` are numbers to publish.
+    What the operator asks is kept in `steered_in`, by default beside the checkpoints; `updates`
+    takes the packs that he offers.
     """
     gone = to_bytes(DeviceState(device=device, online=False))
     channel = open_channel(
         client_id=topics.client_id(device),
-        subscriptions=topics.of_device(device),
+        subscriptions=(*topics.of_device(device), *updates.subscriptions),
         will=Will(topics.state(device), gone),
         limit=limit,
     )
-    steering = Steering(device, rounds.folder, topics, key=key)
+    steering = Steering(device, steered_in or rounds.folder, topics, key=key)
     rounds.waits.gates = (steering, *rounds.waits.gates)
     return Agent(
         device=device,
@@ -130,4 +135,5 @@ def make_agent(
         key=key,
         guard=guard,
         clock=clock,
+        updates=updates,
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from broker.durable import is_claimed, make_folder, sync_path
 from firmware_sim.errors import CheckpointError, PackError
-from firmware_sim.packs.installed import PACKS, read_installed
+from firmware_sim.packs.places import PACKS, read_installed
 from firmware_sim.training.checkpoint import FILE, claim_state, read_checkpoint
 
 LOST = (

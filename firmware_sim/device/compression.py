@@ -14,10 +14,13 @@ run θ_shared is another, and what was learnt for the old one is no correction o
 from __future__ import annotations
 
 import hashlib
+import secrets
+from typing import Any
 
 import numpy as np
 
 from broker.errors import NotQuantisable
+from broker.protocol.messages import Update, to_bytes
 from broker.protocol.quantisation import decode_tensors, encode_tensors
 from broker.protocol.slice import Tensors
 from broker.protocol.wire import Array
@@ -36,6 +39,21 @@ class Compression:
         """Starts a run: a residual of another run is dropped."""
         if self._residual.run != run:
             self._residual.run, self._residual.tensors = run, {}
+
+    def update(
+        self, learnt: Tensors, *, device: str, round: int, everything: bool, **fields: Any
+    ) -> bytes:
+        """Returns a new update as it travels; `fields` are the others of the message."""
+        return to_bytes(
+            Update(
+                device=device,
+                round=round,
+                nonce=secrets.token_hex(16),
+                encoding=self.encoding,
+                tensors=self.compress(learnt, device=device, round=round, everything=everything),
+                **fields,
+            )
+        )
 
     def compress(
         self, learnt: Tensors, *, device: str, round: int, everything: bool

@@ -65,6 +65,11 @@ class FleetView:
         mine = self.aggregator and self.join and self.join.run == self.aggregator.run
         return bool(mine and self.join and self.join.accepted)
 
+    @property
+    def is_served(self) -> bool:
+        """Whether an aggregator is there that has accepted this device."""
+        return self.joined and self.aggregator is not None and self.aggregator.status == "online"
+
     def is_open(self, run: str, round: int) -> bool:
         """Whether an update for that round can still count, as far as is known."""
         shared = self.shared

@@ -185,10 +185,14 @@ def _add_game_options(parser: argparse.ArgumentParser) -> None:
 
 
 def read_options(
-    parser: argparse.ArgumentParser, argv: Sequence[str] | None, log: Log
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    log: Log,
+    *,
+    on_trial: bool = False,
 ) -> argparse.Namespace:
     """Returns the options, those of a pack included; ends the program if they contradict."""
-    args = options_of(parser, argv, log)
+    args = options_of(parser, argv, log, on_trial=on_trial)
     if not args.isolated and not (args.fleet and args.id):
         parser.error("say --fleet NAME and --id ID, or --isolated to train without a fleet")
     if (args.latency_ms or args.loss) and not args.simulate_link:

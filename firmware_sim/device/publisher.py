@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.metrics import metrics_text
-from broker.protocol.messages import Answer, DeviceState, to_bytes
+from broker.protocol.messages import Answer, DeviceState, Rollout, to_bytes
 from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics
 from broker.transport.channel import Channel
@@ -54,6 +54,9 @@ class Publisher:
 
     def answer(self, answer: Answer) -> None:
         self._channel.publish(self._topics.answer(self._device), to_bytes(answer))
+
+    def rollout(self, said: Rollout) -> None:
+        self._channel.publish(self._topics.rollout(self._device), to_bytes(said), retain=True)
 
     def metrics(self, values: Mapping[str, float]) -> None:
         """Publishes these numbers, and those of before that they do not replace."""

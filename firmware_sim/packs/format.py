@@ -1,7 +1,8 @@
 """The format of a pack: one signed file with all that a device needs, from `toolkit pack`.
 
 It is a plain tar file: `key`, `signature`, `index.json`, then the files of `LIMITS` in their order,
-without the last one if the fleet has no key of its aggregator (packs of earlier versions).
+without the last one if the fleet has no key of its aggregator (packs of earlier versions). A pack
+for every device of a fleet holds a bundle alone: each device keeps its own credentials.
 The signature covers the index, and the index has size and digest of every file. A tar file can
 contain links, owners and paths to other folders, so it is not interpreted: each header must be,
 byte for byte, that of a file of the expected name and size. Until the signature is verified,
@@ -29,6 +30,7 @@ from firmware_sim.bundle.reader import FILES, MANIFEST, MODEL, PREDICT, PREFIX
 from firmware_sim.errors import PackError
 
 FORMAT = 1  # of the pack; readers refuse any other
+EVERYONE = "*"  # in the index, in place of a device
 KEY, SIGNATURE, INDEX = "key", "signature", "index.json"
 SIGNED_AS = b"stemshare pack 1\n"  # precedes the index, since the key may sign other things as well
 BUNDLE, CREDENTIALS = "bundle", "credentials"
@@ -76,6 +78,10 @@ class Index:
         return json.dumps({"format": FORMAT, **vars(self), "files": files}, indent=1).encode()
 
     @property
+    def is_for_everyone(self) -> bool:
+        return self.device == EVERYONE
+
+    @property
     def model(self) -> str:
         """The digest that checkpoints belong to."""
         return self.files[f"{BUNDLE}/{MODEL}"].sha256
@@ -119,7 +125,8 @@ def parse_index(text: bytes) -> Index:
         index = Index(**table)
         files = {name: Entry(**entry) for name, entry in table["files"].items()}
         check_name("fleet", index.fleet)
-        check_name("device", index.device)
+        if not index.is_for_everyone:
+            check_name("device", index.device)
         parse_address(index.broker)
         good = (
             _is_number(index.version, 1, HIGHEST_VERSION)
@@ -131,7 +138,8 @@ def parse_index(text: bytes) -> Index:
         good = False
     if not good:
         raise PackError("the pack's index does not state what it must.")
-    if list(files) != [name for name in LIMITS if name in files or name not in OPTIONAL]:
+    wanted = [name for name in LIMITS if not index.is_for_everyone or name.startswith(BUNDLE)]
+    if list(files) != [name for name in wanted if name in files or name not in OPTIONAL]:
         raise PackError("the pack holds other files than a pack has.")
     for name, entry in files.items():
         if not _is_number(entry.bytes, 0, LIMITS[name]):
@@ -167,8 +175,9 @@ def read_signed(file: BinaryIO, pack: Path, trusted: bytes | None) -> tuple[byte
 def unpack(file: BinaryIO, index: Index, text: bytes, pack: Path, draft: Path) -> None:
     """Copies the files after the index to an empty folder; raises `PackError` if one is wrong."""
     _check_size(file, index, len(text), pack)
-    for name in (BUNDLE, CREDENTIALS):
-        (draft / name).mkdir(mode=0o700)
+    folders = [draft / BUNDLE] + [draft / CREDENTIALS] * (not index.is_for_everyone)
+    for folder in folders:
+        folder.mkdir(mode=0o700)
     for name, entry in index.files.items():
         _expect(file, header(name, entry.bytes), pack)
         _copy(file, draft / name, entry, pack)
@@ -178,7 +187,7 @@ def unpack(file: BinaryIO, index: Index, text: bytes, pack: Path, draft: Path) -
         copy.write(text)
     for name in (*index.files, INDEX):
         sync_path(draft / name)
-    for folder in (draft / BUNDLE, draft / CREDENTIALS, draft):
+    for folder in (*folders, draft):
         sync_path(folder)
 
 

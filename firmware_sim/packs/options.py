@@ -11,9 +11,11 @@ from pathlib import Path
 
 from broker.log import Log
 from broker.transport.secret_files import exposure
+from firmware_sim.bundle.reader import open_bundle
 from firmware_sim.errors import PackError
 from firmware_sim.packs.format import Index, read_key
-from firmware_sim.packs.installed import Installed, Packs
+from firmware_sim.packs.installed import Packs
+from firmware_sim.packs.places import Installed, model_folder
 
 # Options that a pack sets; they cannot be given beside it.
 _BROUGHT = (
@@ -53,11 +55,16 @@ def add_pack_options(parser: argparse.ArgumentParser) -> None:
 
 
 def options_of(
-    parser: argparse.ArgumentParser, argv: Sequence[str] | None, log: Log
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    log: Log,
+    *,
+    on_trial: bool = False,
 ) -> argparse.Namespace:
     """Returns the options, those of a pack included; options of the user override them.
 
-    If a pack is refused, the installed one stays in use, if there is one.
+    If a pack is refused, the installed one stays in use, if there is one. `on_trial`: the one that
+    came over the broker is tried.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(argv)
@@ -69,30 +76,44 @@ def options_of(
     _require(parser, args, "state")
     if given := _given(parser, args, _BROUGHT):
         parser.error(f"--pack brings {given}: do not give both")
-    packs = Packs(args.state, trusted=read_key(args.trust) if args.trust else None)
+    trusted = read_key(args.trust) if args.trust else None
+    packs = Packs(args.state, trusted=trusted, on_trial=on_trial)
     with contextlib.ExitStack() as unless_all_is_well:
         unless_all_is_well.callback(packs.close)
         installed = _install(packs, args, parser, argv, log)
-        index = installed.index
-        log.event("pack", device=index.device, fleet=index.fleet, version=index.version)
-        args = parser.parse_args([*index.arguments, *argv])
+        owner, version = installed.owner, installed.index.version
+        log.event("pack", device=owner.device, fleet=owner.fleet, version=version)
+        args = parser.parse_args([*installed.arguments, *argv])
         _require(parser, args, "task")
+        _take_from(installed, args, before=packs.before_trial() if on_trial else None)
         unless_all_is_well.pop_all()
-    _take_from(installed, args)
     args.packs = packs  # holds the lock until the process ends
+    args.check_offered = lambda index: _check_index(parser, index, (*installed.arguments, *argv))
     return args
 
 
-def _take_from(installed: Installed, args: argparse.Namespace) -> None:
-    index = installed.index
-    args.bundle, args.fleet, args.id = installed.bundle, index.fleet, index.device
-    args.broker, args.user = index.broker, index.device
+def _take_from(installed: Installed, args: argparse.Namespace, before: Installed | None) -> None:
+    owner = installed.owner
+    args.bundle, args.fleet, args.id = installed.bundle, owner.fleet, owner.device
+    args.broker, args.user = owner.broker, owner.device
     args.password_file = installed.credential("password")
     args.ca_file = installed.credential("ca.pem")
     args.certificate_file = installed.credential("certificate.pem")
     args.key_file = installed.credential("key.pem")
     args.aggregator_key = installed.aggregator_key
-    args.state = args.state / f"model-{index.model[:16]}"  # a checkpoint belongs to one model
+    args.pack_version = installed.index.version
+    args.inherits = args.state / model_folder(before.index) if before else None
+    args.state = args.state / model_folder(installed.index)
+    if installed.base:  # the memory of the device is what it was
+        args.memory_cap_mib = _lowered(args.memory_cap_mib, installed, installed.base)
+
+
+def _lowered(given: int | None, installed: Installed, base: Installed) -> int | None:
+    """Returns the cap of the pack that was carried here, if it is below those of now."""
+    most, own = (
+        open_bundle(pack.bundle).manifest.profile.memory_cap_mib for pack in (base, installed)
+    )
+    return most if most < min(own, given or own) else given
 
 
 def check_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
@@ -118,9 +139,7 @@ def _install(
     """Installs the pack; returns it, or the one that stays in use because this one is refused."""
 
     def check(index: Index) -> None:
-        check_arguments(parser, index.arguments)
-        if parser.parse_args([*index.arguments, *argv]).task is None:
-            raise _not_understood("--task is missing")
+        _check_index(parser, index, argv)
 
     try:
         if not args.allow_readable_keys and (exposed := exposure(args.pack)):
@@ -135,6 +154,13 @@ def _install(
     installed = packs.current()
     assert installed is not None
     return installed
+
+
+def _check_index(parser: argparse.ArgumentParser, index: Index, beside: Sequence[str]) -> None:
+    """Raises `PackError` if the arguments in a pack are wrong, with those `beside` it or alone."""
+    check_arguments(parser, index.arguments)
+    if parser.parse_args([*index.arguments, *beside]).task is None:
+        raise _not_understood("--task is missing")
 
 
 def _not_understood(why: str) -> PackError:

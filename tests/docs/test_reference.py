@@ -41,6 +41,9 @@ def test_protocol_has_every_topic() -> None:
         topics.aggregator_state,
         topics.aggregator_metrics,
         topics.report,
+        topics.aggregator_command,
+        topics.aggregator_answer,
+        topics.home_available,
         topics.shared,
         *(
             topic(device)
@@ -52,6 +55,11 @@ def test_protocol_has_every_topic() -> None:
                 topics.metrics,
                 topics.command,
                 topics.answer,
+                topics.offer,
+                topics.pack,
+                topics.rollout,
+                topics.home_state,
+                topics.home_switch,
             )
         ),
     }

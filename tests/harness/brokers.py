@@ -32,7 +32,8 @@ def provisioned_mosquitto() -> Callable[[Path], Mosquitto]:
     def make(folder: Path) -> Mosquitto:
         text = (folder / "mosquitto.conf").read_text(encoding="utf-8")
         text = re.sub(r"^listener .*", "", text, flags=re.MULTILINE)
-        paths = r"^(password_file|acl_file|persistence_location|cafile|certfile|keyfile) "
+        paths = r"^(password_file|acl_file|plugin_opt_config_file|persistence_location|cafile"
+        paths += r"|certfile|keyfile) "
         text = re.sub(paths, rf"\g<0>{folder}/", text, flags=re.MULTILINE)
         return Mosquitto(folder / "loopback", extra=text)
 

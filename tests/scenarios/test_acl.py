@@ -7,14 +7,17 @@ allowed message has arrived, an earlier one that has not arrived never will. So 
 for silence.
 """
 
+import json
 import os
 import queue
 import signal
 import ssl
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -31,6 +34,8 @@ Start = Callable[[Path], Mosquitto]
 FARM = Topics("farm")
 GARDEN = Topics("garden")  # another fleet
 DEVICES = ("one", "two", "three", "leaver", "changer")
+SOON = 2.0  # seconds in which a change at the broker's plugin has its effect
+Toolkit = Callable[..., Any]
 PATIENCE = 20.0  # seconds until a test gives up; nothing takes that long
 TAKEN = {0x00, 0x10}  # success, and success without a subscriber
 NOT_AUTHORISED = 0x87
@@ -41,6 +46,11 @@ class Broker:
     made: Provisioned
     port: int
     pid: int
+    dynamic: bool = False
+
+    @property
+    def of_fleet(self) -> tuple[str, ...]:
+        return "--fleet", "farm", "--out", str(self.made.folder)
 
     def password(self, user: str) -> str:
         return (self.made.credentials(user) / "password").read_text(encoding="utf-8").strip()
@@ -119,19 +129,53 @@ class Client:
         )  # its callbacks know this object: paho's sockets would wait for a collection
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["files", "dynamic"])
 def broker(
-    tmp_path_factory: pytest.TempPathFactory, provisioned_mosquitto: Start
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    provisioned_mosquitto: Start,
 ) -> Iterator[Broker]:
-    """The fleet's broker, to which an administrator added the user `auditor`."""
+    """The fleet's broker, with users in files or in its plugin, and `auditor` among them."""
     folder = tmp_path_factory.mktemp("acl") / "farm"
-    made = provision("farm", DEVICES, folder, roles=("observer", "operator"))
+    dynamic = request.param == "dynamic"
+    made = provision("farm", DEVICES, folder, roles=("observer", "operator"), dynamic=dynamic)
+    if dynamic:
+        add_auditor(made.broker / "dynamic-security.json")
+    else:
+        add_auditor_to_files(made)
+    with provisioned_mosquitto(made.broker) as process:
+        provision("farm", [], folder, host_names=["127.0.0.1"], port=process.port)
+        yield Broker(made, process.port, process.pid, dynamic)
+
+
+def add_auditor_to_files(made: Provisioned) -> None:
     with (made.broker / "passwords").open("a", encoding="utf-8") as file:
         file.write(f"auditor:{hash_password('audit')}\n")
     with (made.broker / "acl").open("a", encoding="utf-8") as file:
         file.write("\nuser auditor\ntopic read #\ntopic read $SYS/#\n")
-    with provisioned_mosquitto(made.broker) as process:
-        yield Broker(made, process.port, process.pid)
+
+
+def add_auditor(file: Path) -> None:
+    """As an administrator would; and others may subscribe to anything, as with files."""
+    table = json.loads(file.read_text(encoding="utf-8"))
+    _, _, iterations, salt, digest = hash_password("audit").split("$")
+    table["clients"].append(
+        {
+            "username": "auditor",
+            "password": digest,
+            "salt": salt,
+            "iterations": int(iterations),
+            "roles": [{"rolename": "auditor"}],
+        }
+    )
+    kinds = ("publishClientReceive", "subscribePattern")
+    acls = [
+        {"acltype": kind, "topic": topic, "allow": True}
+        for kind in kinds
+        for topic in ("#", "$SYS/#")
+    ]
+    table["roles"].append({"rolename": "auditor", "acls": acls})
+    file.write_text(json.dumps(table), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +205,15 @@ MAY_WRITE = [
     ("one", f"{FARM.update('one')}/6"),
     ("one", FARM.metrics("one")),
     ("one", FARM.answer("one")),
+    ("one", FARM.rollout("one")),
+    ("operator", FARM.home_available),
+    ("operator", FARM.home_state("one")),
+    ("operator", "homeassistant/device/stemshare-farm/one/config"),
+    ("operator", FARM.aggregator_command),
     ("operator", FARM.command("one")),
+    ("operator", FARM.offer("one")),
+    ("operator", FARM.pack("one")),
+    ("operator", FARM.rollout("one")),
     ("operator", FARM.state("one")),
     ("operator", FARM.metrics("one")),
     ("aggregator", FARM.aggregator_state),
@@ -181,7 +233,26 @@ MAY_NOT_WRITE = [
     ("one", FARM.answer("two")),
     ("one", FARM.command("one")),
     ("one", FARM.command("two")),
+    ("one", FARM.home_state("one")),
+    ("one", FARM.home_switch("one")),
+    ("observer", FARM.home_available),
+    ("operator", FARM.home_switch("one")),
+    ("operator", "homeassistant/device/stemshare-garden/one/config"),
+    ("aggregator", FARM.home_state("one")),
+    ("one", FARM.aggregator_command),
+    ("one", FARM.aggregator_answer),
+    ("observer", FARM.aggregator_command),
+    ("operator", FARM.aggregator_answer),
+    ("one", FARM.offer("one")),
+    ("one", FARM.offer("two")),
+    ("one", FARM.pack("two")),
+    ("one", FARM.rollout("two")),
     ("one", FARM.report),
+    ("observer", FARM.offer("one")),
+    ("observer", FARM.rollout("one")),
+    ("aggregator", FARM.offer("one")),
+    ("aggregator", FARM.pack("one")),
+    ("aggregator", FARM.rollout("one")),
     ("observer", FARM.command("one")),
     ("observer", FARM.state("one")),
     ("observer", FARM.metrics("one")),
@@ -223,6 +294,11 @@ MAY_READ = [
     ("aggregator", f"{FARM.update('+')}/#", "two", f"{FARM.update('two')}/6"),
     ("aggregator", FARM.metrics("+"), "two", FARM.metrics("two")),
     ("one", FARM.command("one"), "operator", FARM.command("one")),
+    ("aggregator", FARM.aggregator_command, "operator", FARM.aggregator_command),
+    ("operator", FARM.aggregator_answer, "aggregator", FARM.aggregator_answer),
+    ("one", FARM.offer("one"), "operator", FARM.offer("one")),
+    ("one", FARM.pack("one"), "operator", FARM.pack("one")),
+    *((who, FARM.rollout("+"), "one", FARM.rollout("one")) for who in ("observer", "operator")),
     ("operator", FARM.answer("+"), "one", FARM.answer("one")),
     *((who, FARM.report, "aggregator", FARM.report) for who in ("observer", "operator")),
     ("observer", FARM.aggregator_metrics, "aggregator", FARM.aggregator_metrics),
@@ -237,6 +313,11 @@ MAY_NOT_READ = [
     ("two", FARM.state("one"), "one", FARM.state("one")),
     ("two", FARM.command("+"), "operator", FARM.command("one")),
     ("two", FARM.answer("+"), "one", FARM.answer("one")),
+    ("two", FARM.aggregator_command, "operator", FARM.aggregator_command),
+    ("observer", FARM.aggregator_command, "operator", FARM.aggregator_command),
+    ("two", FARM.offer("+"), "operator", FARM.offer("one")),
+    ("two", FARM.pack("+"), "operator", FARM.pack("one")),
+    ("two", FARM.rollout("+"), "one", FARM.rollout("one")),
     ("two", FARM.report, "aggregator", FARM.report),
     ("observer", "#", "one", FARM.update("one")),
     ("operator", "#", "one", FARM.update("one")),
@@ -398,13 +479,18 @@ def test_the_broker_says_how_large_a_packet_may_be(broker: Broker) -> None:
     assert three.answers.empty()
 
 
-def test_a_removed_device_is_shut_out_and_others_are_not(broker: Broker) -> None:
+def test_a_removed_device_is_shut_out_and_others_are_not(broker: Broker, toolkit: Toolkit) -> None:
     password = broker.password("leaver")
     leaver = Client(broker, "leaver", password)
     assert leaver.code == 0
-    remove(broker.made.folder, "leaver")
-    os.kill(broker.pid, signal.SIGHUP)
-    leaver.losses.get(timeout=PATIENCE)  # it was connected
+    if broker.dynamic:
+        said = toolkit("provision", *broker.of_fleet, "--remove", "leaver")
+        assert said.out == "leaver is shut out\n"
+        leaver.losses.get(timeout=SOON)
+    else:
+        remove(broker.made.folder, "leaver")
+        os.kill(broker.pid, signal.SIGHUP)
+        leaver.losses.get(timeout=PATIENCE)  # it was connected
     leaver.close()
     late = Client(broker, "leaver", password)
     three = Client(broker, "three")
@@ -413,10 +499,13 @@ def test_a_removed_device_is_shut_out_and_others_are_not(broker: Broker) -> None
     assert (late.code, three.code) == (NOT_AUTHORISED, 0)
 
 
-def test_a_rotated_password_replaces_the_old_one(broker: Broker) -> None:
+def test_a_rotated_password_replaces_the_old_one(broker: Broker, toolkit: Toolkit) -> None:
     old = broker.password("changer")
-    rotate(broker.made.folder, "changer")
-    os.kill(broker.pid, signal.SIGHUP)
+    if broker.dynamic:
+        toolkit("provision", *broker.of_fleet, "--rotate", "changer")
+    else:
+        rotate(broker.made.folder, "changer")
+        os.kill(broker.pid, signal.SIGHUP)
     codes = {}
     for name, password in (("new", broker.password("changer")), ("old", old)):
         for _ in range(100):  # mosquitto reloads at its next turn
@@ -426,3 +515,48 @@ def test_a_rotated_password_replaces_the_old_one(broker: Broker) -> None:
             if (client.code == 0) == (name == "new"):
                 break
     assert codes == {"new": 0, "old": NOT_AUTHORISED}
+
+
+def test_a_device_and_users_are_let_in_while_the_broker_runs(
+    tmp_path: Path,
+    provisioned_mosquitto: Start,
+    toolkit: Toolkit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the plugin: no file is copied, and no signal is sent."""
+    folder = tmp_path / "farm"
+    made = provision("farm", ["one"], folder, host_names=["127.0.0.1"], dynamic=True)
+    assert "acl_file" not in (made.broker / "mosquitto.conf").read_text(encoding="utf-8")
+    with provisioned_mosquitto(made.broker) as process:
+        provision("farm", [], folder, port=process.port)
+        broker = Broker(made, process.port, process.pid, dynamic=True)
+        said = toolkit(
+            "provision", *broker.of_fleet, "--device", "newcomer", "--observer", "--operator"
+        )
+        assert said.code == 0, said
+        assert "the broker lets them in from now on" in said.out
+        members = (folder / "aggregator" / "members").read_text(encoding="utf-8")
+        assert members == "one\nnewcomer\n"
+        began = time.monotonic()
+        newcomer, observer = Client(broker, "newcomer"), Client(broker, "observer")
+        operator, one = Client(broker, "operator"), Client(broker, "one")
+        assert [c.code for c in (newcomer, observer, operator, one)] == [0] * 4
+        for client, topic in ((observer, FARM.state("+")), (newcomer, FARM.command("newcomer"))):
+            client.subscribe(topic)
+        assert newcomer.publish(FARM.state("newcomer"), b"here") in TAKEN
+        assert observer.until(b"here") == [(FARM.state("newcomer"), b"here")]
+        assert operator.publish(FARM.command("newcomer"), b"pause") in TAKEN
+        assert newcomer.until(b"pause")
+        assert newcomer.publish(FARM.state("one"), b"lie") == NOT_AUTHORISED
+        assert observer.publish(FARM.state("one"), b"lie") == NOT_AUTHORISED
+        assert observer.publish(FARM.state("observer"), b"lie") == NOT_AUTHORISED
+        assert time.monotonic() - began < SOON
+        toolkit("provision", *broker.of_fleet, "--remove", "newcomer")
+        newcomer.losses.get(timeout=SOON)
+        again = toolkit("provision", *broker.of_fleet, "--device", "one")
+        assert "nobody added, aggregator, one as before" in again.out
+        for client in (newcomer, observer, operator, one):
+            client.close()
+    monkeypatch.setattr("toolkit.provisioning.enrolment.LINK_SECONDS", 0.5)
+    refused = toolkit("provision", *broker.of_fleet, "--device", "late")
+    assert "cannot be told (nothing listens at" in refused.refusal

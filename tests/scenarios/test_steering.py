@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.programs import TOPICS, Programs
+from tests.harness.programs import TOPICS, Program, Programs
 from tests.harness.scripted import ScriptedDevice
 from tests.harness.slices import SliceFile
 from tests.harness.waiting import wait_until
@@ -54,3 +54,23 @@ def test_a_device_obeys_and_the_fleet_goes_on(
     assert "has not answered within 0.3 s" in never.refusal
     shown = toolkit("fleet", "show", "b", *link).out
     assert "3 tensors, 200 B as float32" in shown
+
+    stopped = toolkit("fleet", "stop", *link)
+    assert stopped.out == "the aggregator of orchard has stopped; its devices wait\n"
+    assert aggregator.exit_code() == 0
+    last = aggregator.history("offline")[-1]["round"]
+    assert "has not answered" in toolkit("fleet", "stop", "--wait", "0.3", *link).refusal
+    snapshot = programs.folder / "aggregator" / "snapshot.safetensors"
+    refused = toolkit("fleet", "start", "--from", snapshot, *link)
+    assert "say --slice FILE for each kind of device" in refused.refusal
+    begin = ("--from", snapshot, "--slice", small_slice.path, "--state", programs.folder / "again")
+    again = Program(
+        "again",
+        "toolkit",
+        ["fleet", "start", *link, *map(str, begin), "--", "--rounds", "3"],
+        programs.folder / "again.jsonl",
+    )
+    programs.children.append(again)
+    assert again.wait_for("starting")["values"].endswith(f"after round {last}")
+    assert again.wait_for("merged", devices=1)["round"] == 1, "b follows into the new run"
+    assert again.exit_code() == 0

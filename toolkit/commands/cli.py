@@ -29,8 +29,10 @@ from toolkit.commands import (
     figures,
     fit,
     fleet,
+    home_assistant,
     inspect,
     profiles,
+    rollout,
 )
 from toolkit.commands.provisioning import pack, provision
 from toolkit.commands.trained import checkout, evaluate, play
@@ -94,6 +96,8 @@ app.command(rich_help_panel=FLEET, epilog=pack.EXAMPLES)(pack.pack)
 app.command(rich_help_panel=TRAINED, epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(rich_help_panel=TRAINED, epilog=checkout.EXAMPLES)(checkout.checkout)
 app.command(rich_help_panel=FLEET, epilog=dashboard.EXAMPLES)(dashboard.dashboard)
+app.command(rich_help_panel=FLEET, epilog=rollout.EXAMPLES)(rollout.rollout)
+app.command(rich_help_panel=FLEET, epilog=home_assistant.EXAMPLES)(home_assistant.home_assistant)
 app.add_typer(fleet.fleet, name="fleet", rich_help_panel=FLEET)
 app.command(rich_help_panel=TRAINED, epilog=play.EXAMPLES)(play.play)
 app.command(rich_help_panel=STUDIES)(demo.demo)
@@ -104,7 +108,7 @@ app.add_typer(bench.bench, name="bench", rich_help_panel=SPEED)
 
 ORDER = (
     *("profiles", "export", "inspect", "fit", "candidates"),
-    *("provision", "pack", "dashboard", "fleet"),
+    *("provision", "pack", "dashboard", "fleet", "rollout", "home-assistant"),
     *("evaluate", "checkout", "play"),
     *("demo", "compare", "experiment", "figures"),
     "bench",

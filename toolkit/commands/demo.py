@@ -19,6 +19,10 @@ def demo(
     embedded: Annotated[
         bool, typer.Option(help="Use the embedded broker even if mosquitto is installed.")
     ] = False,
+    dashboard: Annotated[
+        str | None,
+        typer.Option(help="Show the first fleet of unequal devices at HOST:PORT.", metavar="PLACE"),
+    ] = None,
 ) -> None:
     """Let a weak and a powerful device learn digits: alone, both alike, and each as it can.
 
@@ -27,6 +31,8 @@ def demo(
     """
     from toolkit.experiment.demo import run_demo
 
-    table, figure = run_demo(out, rounds=rounds, steps=steps, seeds=seeds, embedded=embedded)
+    table, figure = run_demo(
+        out, rounds=rounds, steps=steps, seeds=seeds, embedded=embedded, dashboard=dashboard
+    )
     Console().print(table)
     typer.echo(f"the picture is in {figure}")

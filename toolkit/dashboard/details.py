@@ -23,6 +23,7 @@ def lines_of(fleet: FleetStatus, device: DeviceStatus, now_ms: int) -> dict[str,
     return {
         "State": words.doing(fleet.doing(device.name), now_ms),
         **{key.capitalize(): value for key, value in device.about.items()},
+        **({"Rollout": device.rollout} if device.rollout else {}),
         device.measure.capitalize() or "Score": words.score(device),
         "Memory": words.memory(device),
         "Temperature": words.temperature(device),

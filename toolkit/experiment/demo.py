@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
 from toolkit.errors import Interrupted
 from toolkit.experiment.cell import BATCH, HETEROGENEOUS, HOMOGENEOUS, ISOLATED
-from toolkit.experiment.running.study import run_study
+from toolkit.experiment.running.study import Beside, Link, run_study
 from toolkit.experiment.supervised.cell import (
     SHARE_FIRST,
     TWO_LOSS,
@@ -25,9 +26,12 @@ CONTROLS = (ISOLATED, HOMOGENEOUS)
 
 
 def run_demo(
-    out: Path, *, rounds: int, steps: int, seeds: int, embedded: bool
+    out: Path, *, rounds: int, steps: int, seeds: int, embedded: bool, dashboard: str | None = None
 ) -> tuple[Table, Path]:
-    """Runs the study from its beginning; returns its table and the file of its figure."""
+    """Runs the study from its beginning; returns its table and the file of its figure.
+
+    A `dashboard`, at HOST:PORT, shows the first fleet of unequal devices.
+    """
     make_folder(out)
     study = out / "study"
     shutil.rmtree(study, ignore_errors=True)
@@ -48,7 +52,8 @@ def run_demo(
         )
     ]
     try:
-        run_study(cells, study, None, link="embedded" if embedded else "mqtt")
+        link: Link = "embedded" if embedded else "mqtt"
+        run_study(cells, study, None, link=link, beside=_beside(cells, dashboard))
     except Interrupted:
         raise Interrupted(f"all processes are stopped; {out} keeps what they had") from None
     with quiet_terminal():
@@ -60,3 +65,13 @@ def run_demo(
         figure, *_ = draw_figures(results, out)
     (tables,) = study_tables(results)
     return tables.for_terminal(), figure
+
+
+def _beside(cells: Sequence[SupervisedCell], dashboard: str | None) -> Beside | None:
+    if dashboard is None:
+        return None
+    from broker.aggregator.beside import running_dashboard
+    from toolkit.experiment.running.run_cell import fleet_name
+
+    shown = fleet_name(next(cell for cell in cells if cell.setting == HETEROGENEOUS))
+    return lambda broker: running_dashboard(shown, str(broker), dashboard)

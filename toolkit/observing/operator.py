@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from broker.aggregator.signing import Signing
 from broker.errors import WireError
 from broker.protocol.messages import SMALL, Answer, Command, DeviceState, from_bytes, to_bytes
-from broker.protocol.topics import Topics, check_name
+from broker.protocol.topics import AGGREGATOR, Topics, check_name
 from broker.transport.channel import Channel, Message
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Disconnected
@@ -45,21 +45,34 @@ class Operator:
         """Returns the device's answer, or None if there is none within `patience` seconds."""
         check_name("device", device)
         topic = self._topics.command(device)
-        number = int(1000 * self._wall_clock())
-        command = Command(device=device, what=what, number=number, text=reason)
-        signer = self._signing.signer if self._signing else None
+        number, command = self._command(topic, device, what, reason)
         with self._one_at_a_time:
-            self._publish(topic, to_bytes(command, topic=topic, signer=signer))
+            self._publish(topic, command)
             answer = self._answer(device, number, time.monotonic() + patience)
             if answer is not None:
                 self._publish(topic, b"")
         return answer
 
+    def stop(self, *, reason: str = "", patience: float) -> Answer | None:
+        """Stops the aggregator; not retained, for the next one is not meant."""
+        topic = self._topics.aggregator_command
+        number, command = self._command(topic, AGGREGATOR, "stop", reason)
+        with self._one_at_a_time:
+            self._channel.publish(topic, command)
+            return self._answer(AGGREGATOR, number, time.monotonic() + patience)
+
+    def _command(self, topic: str, whom: str, what: str, reason: str) -> tuple[int, bytes]:
+        number = int(1000 * self._wall_clock())
+        command = Command(device=whom, what=what, number=number, text=reason)
+        signer = self._signing.signer if self._signing else None
+        return number, to_bytes(command, topic=topic, signer=signer)
+
     def forget(self, device: str) -> None:
         """Clears what the broker retains of a device that was removed, once it is gone."""
         with self._one_at_a_time:
             self._until_gone(device, time.monotonic() + LEAVE_SECONDS)
-            for topic in (self._topics.state(device), self._topics.metrics(device)):
+            topics = self._topics
+            for topic in (topics.state(device), topics.metrics(device), topics.rollout(device)):
                 self._publish(topic, b"")
             self._channel.transport.flush(LEAVE_SECONDS)
 
@@ -68,9 +81,11 @@ class Operator:
         self._channel.transport.flush(LEAVE_SECONDS)
 
     def _answer(self, device: str, number: int, until: float) -> Answer | None:
+        topics = self._topics
+        wanted = topics.aggregator_answer if device == AGGREGATOR else topics.answer(device)
         while (left := until - time.monotonic()) > 0:
             match self._channel.receive(left):
-                case Message(topic, payload) if topic == self._topics.answer(device):
+                case Message(topic, payload) if topic == wanted:
                     with contextlib.suppress(WireError):
                         answer = from_bytes(Answer, payload)
                         if (answer.device, answer.number) == (device, number):

@@ -13,7 +13,14 @@ from typing import Any
 
 from broker.errors import NameRefused, WireError
 from broker.metrics import PREFIX
-from broker.protocol.messages import SMALL, AggregatorState, DeviceState, FleetReport, from_bytes
+from broker.protocol.messages import (
+    SMALL,
+    AggregatorState,
+    DeviceState,
+    FleetReport,
+    Rollout,
+    from_bytes,
+)
 from broker.protocol.topics import Topics, check_name
 from profiles.text import printable
 from toolkit.observing.status import DeviceStatus, FleetStatus, RoundStatus
@@ -22,7 +29,7 @@ MOST_DEVICES = 10_000
 MOST_METRICS = 200  # of one device
 LONGEST_TEXT = 200  # characters that a device says about itself
 _REFUSED = re.compile(r'refused\{reason="([a-z-]{1,40})"\}')
-_ABOUT = ("profile", "branch", "runtime")
+_ABOUT = ("profile", "branch", "runtime", "pack")
 
 
 def received(
@@ -43,6 +50,8 @@ def received(
                 return _state(fleet, device, payload, seen)
             case (device, "metrics"):
                 return _metrics(fleet, device, payload, seen)
+            case (device, "rollout"):
+                return _rollout(fleet, device, payload)
     except (WireError, NameRefused, ValueError):
         return replace(fleet, unreadable=fleet.unreadable + 1)
     return fleet
@@ -105,6 +114,14 @@ def _state(fleet: FleetStatus, name: str, payload: bytes, seen: int) -> FleetSta
 def _metrics(fleet: FleetStatus, name: str, payload: bytes, seen: int) -> FleetStatus:
     found = read_metrics(payload, f"{PREFIX}device_")
     return _changed(fleet, name, lambda d: replace(d, metrics=found, seen_ms=seen or d.seen_ms))
+
+
+def _rollout(fleet: FleetStatus, name: str, payload: bytes) -> FleetStatus:
+    if not payload:
+        return fleet
+    said = from_bytes(Rollout, payload)
+    text = f"version {said.version} {said.stage}" + (f": {said.text}" if said.text else "")
+    return _changed(fleet, name, lambda d: replace(d, rollout=printable(text[:LONGEST_TEXT])))
 
 
 def _report(fleet: FleetStatus, payload: bytes) -> FleetStatus:

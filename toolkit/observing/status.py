@@ -66,6 +66,7 @@ class DeviceStatus:
     refused: Mapping[str, int] = field(default_factory=dict)  # by reason
     update_bytes: int = 0  # of the last update that counted
     samples: int = 0
+    rollout: str = ""  # how far it is with the pack that was offered last
 
     @property
     def measure(self) -> str:

@@ -42,6 +42,7 @@ from toolkit.provisioning.certificates import (
     read_issued,
     serves,
 )
+from toolkit.provisioning.enrolment import prepare_plugin
 from toolkit.provisioning.mosquitto_files import (
     access_rules,
     configuration,
@@ -79,6 +80,7 @@ class Fleet:
     host_names: tuple[str, ...]
     port: int
     require_certificate: bool
+    dynamic: bool = False  # users are kept by mosquitto's dynamic security plugin
 
     @property
     def url(self) -> str:
@@ -115,6 +117,7 @@ def provision(
     days: int = DEFAULT_DAYS,
     port: int | None = None,
     require_certificate: bool | None = None,
+    dynamic: bool = False,
     profile: Profile | None = None,
     roles: Sequence[str] = (),
     allow_readable_keys: bool = False,
@@ -141,9 +144,13 @@ def provision(
             tuple(dict.fromkeys(host_names)) or before.host_names,
             before.port if port is None else port,
             before.require_certificate if require_certificate is None else require_certificate,
+            before.dynamic or dynamic,
         )
         settings = configuration(
-            read(out / CONFIGURATION), port=now.port, require_certificate=now.require_certificate
+            read(out / CONFIGURATION),
+            port=now.port,
+            require_certificate=now.require_certificate,
+            dynamic=now.dynamic,
         )
         write(out / FLEET, _toml(vars(now)))
         write(out / ".gitignore", "*\n")  # keys and passwords belong in no repository
@@ -152,6 +159,8 @@ def provision(
         users = tuple(dict.fromkeys((AGGREGATOR, *roles, *devices)))
         added = tuple(user for user in users if user not in known)
         _give_credentials(out, now, added, validity)
+        if now.dynamic:
+            prepare_plugin(out, fleet, _hashes(out), lambda: _authority(out, now), validity)
         _write_commands(out, now)
         for device in devices:
             write_device_unit(credentials_of(out, device), fleet, profile)

@@ -9,21 +9,33 @@ import secrets
 from collections.abc import Iterable, Mapping
 from importlib import resources
 
-from broker.protocol.topics import AGGREGATOR, OBSERVER, OPERATOR, Topics
+from broker.protocol.topics import Topics
 from toolkit.errors import ConfigurationError
+from toolkit.provisioning.dynamic_security import FILE, plugin_path
+from toolkit.provisioning.rights import ROLES, rights_of
 
 ITERATIONS = 101  # the default of mosquitto_passwd; 256 random bits need no slower hash
 SALT_BYTES = 12  # the default of mosquitto_passwd
 PASSWORD_BYTES = 32
 
 
-def configuration(text: str | None, *, port: int, require_certificate: bool) -> str:
-    """Returns `text`, or the shipped mosquitto.conf if it is None, with these two settings."""
+def configuration(
+    text: str | None, *, port: int, require_certificate: bool, dynamic: bool = False
+) -> str:
+    """Returns `text`, or the shipped mosquitto.conf if it is None, with these settings."""
     if not 1 <= port <= 65535:
         raise ConfigurationError(f"{port} is not a port; a port is a number from 1 to 65535.")
     if text is None:
         shipped = resources.files("broker.brokers") / "mosquitto" / "mosquitto.conf"
         text = shipped.read_text(encoding="utf-8")
+    if dynamic and "plugin_opt_config_file" not in text:
+        plugin = f"plugin {plugin_path()}\nplugin_opt_config_file {FILE}"
+        text = _set(text, "password_file", "passwords").replace("password_file passwords", plugin)
+        text = re.sub(r"^acl_file[ \t]+\S+\n", "", text, flags=re.MULTILINE)
+        # mosquitto 2.0.11 counts the plugin's memory wrongly, and ends its clients at any limit.
+        text = re.sub(
+            r"^memory_limit ", "# with the plugin: memory_limit ", text, flags=re.MULTILINE
+        )
     text = _set(text, "listener", str(port))
     return _set(text, "require_certificate", "true" if require_certificate else "false")
 
@@ -31,42 +43,20 @@ def configuration(text: str | None, *, port: int, require_certificate: bool) -> 
 def access_rules(fleet: str) -> str:
     """Returns the access rules; `%u` stands for the user, so the rules cover all devices."""
     topics = Topics(fleet)
-    device = "%u"
-    device_writes = (
-        topics.state(device),
-        f"{topics.update(device)}/#",
-        topics.metrics(device),
-        topics.answer(device),
-    )
-    # Beside commands, an operator clears what the broker retains of a device that is removed.
-    operator_writes = (topics.command("+"), topics.state("+"), topics.metrics("+"))
-    aggregator_reads = (*topics.of_aggregator(), topics.metrics("+"))
-    aggregator_writes = (
-        f"{topics.root}/{AGGREGATOR}/#",
-        f"{topics.shared}/#",
-        topics.verdict("+"),
-        f"{topics.reply('+')}/#",
-    )
-    lines = (
+    device = rights_of("%u", topics)
+    lines = [
         f"# Fleet {fleet!r}. What no line allows is refused.",
         "# mosquitto checks reading when it delivers, so a refused subscription looks granted.",
         "",
         "# Every user, as the device whose name is the user's. mosquitto warns of the patterns",
         "# without %u; they are meant: every device may read them.",
-        *_rules("pattern", "write", device_writes),
-        *_rules("pattern", "read", topics.of_device(device)),
-        "",
-        f"user {AGGREGATOR}",
-        *_rules("topic", "read", aggregator_reads),
-        *_rules("topic", "write", aggregator_writes),
-        "",
-        f"user {OBSERVER}",
-        *_rules("topic", "read", topics.of_observer()),
-        "",
-        f"user {OPERATOR}",
-        *_rules("topic", "read", dict.fromkeys((*topics.of_observer(), *topics.of_operator()))),
-        *_rules("topic", "write", operator_writes),
-    )
+        *_rules("pattern", "write", device.writes),
+        *_rules("pattern", "read", device.reads),
+    ]
+    for user in ROLES:
+        own = rights_of(user, topics)
+        lines += ["", f"user {user}", *_rules("topic", "read", own.reads)]
+        lines += _rules("topic", "write", own.writes)
     return "\n".join(lines) + "\n"
 
 

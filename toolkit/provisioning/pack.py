@@ -18,6 +18,7 @@ from firmware_sim.packs.format import (
     CREDENTIAL_FILES,
     CREDENTIALS,
     END,
+    EVERYONE,
     HIGHEST_VERSION,
     INDEX,
     INDEX_LIMIT,
@@ -51,7 +52,7 @@ class Packed:
 def pack(
     bundle: Path,
     provisioned: Path,
-    device: str,
+    device: str | None,
     *,
     fleet: str,
     out: Path | None = None,
@@ -59,8 +60,9 @@ def pack(
     arguments: Sequence[str] = (),
     allow_readable_keys: bool = False,
 ) -> Packed:
-    """Packs a bundle for a device of the fleet in `provisioned`.
+    """Packs a bundle for a device of the fleet in `provisioned`; for every device if it is None.
 
+    A pack for every device holds no credentials, and travels over the broker (`toolkit rollout`).
     Without a version it is the time in seconds, so that a later pack is a newer one. `arguments`
     are for the device's command line. Keys that other users can read are refused unless allowed.
     """
@@ -71,17 +73,18 @@ def pack(
     opened = open_bundle(bundle)
     cap = opened.manifest.profile.memory_cap_mib
     check_arguments(device_arguments(), arguments)
-    known = known_fleet(provisioned, device)
+    known = known_fleet(provisioned, device or AGGREGATOR)
     if known.fleet != fleet:
         raise ProvisionError(f"{provisioned} belongs to fleet {known.fleet!r}, not to {fleet!r}.")
-    own = credentials_of(provisioned, device)
-    secrets = (provisioned / PRIVATE, own / "key.pem", own / "password")
-    check_private(*secrets, allow=allow_readable_keys)
+    own = credentials_of(provisioned, device) if device else None
+    secrets = (own / "key.pem", own / "password") if own else ()
+    check_private(provisioned / PRIVATE, *secrets, allow=allow_readable_keys)
     contents = _contents(bundle, own, provisioned / AGGREGATOR_PUBLIC)
+    version = version or int(time.time())
     index = Index(
         fleet=fleet,
-        device=device,
-        version=version or int(time.time()),
+        device=device or EVERYONE,
+        version=version,
         broker=known.url,
         arguments=tuple(arguments),
         files={
@@ -98,13 +101,15 @@ def pack(
         SIGNATURE: key.sign(SIGNED_AS + text),
         INDEX: text,
     }
-    file = out or provisioned / "packs" / f"{device}.pack"
+    usual = Path("packs", f"{device}.pack") if device else Path("rollouts", f"{version}.pack")
+    file = out or provisioned / usual
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write(file, archive({**signed, **contents}))  # mode 0600: it holds a password and a key
     except OSError as error:
         raise ProvisionError(f"cannot write {file} ({error.strerror}).") from error
-    return Packed(file, index, cap, _renew_unit(provisioned, fleet, device, cap))
+    unit = _renew_unit(provisioned, fleet, device, cap) if device else None
+    return Packed(file, index, cap, unit)
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
@@ -117,11 +122,12 @@ def _bundle_files(bundle: Path) -> tuple[str, ...]:
     return MANIFEST, *files_of(open_bundle(bundle).manifest)
 
 
-def _contents(bundle: Path, credentials: Path, aggregator_key: Path) -> dict[str, bytes]:
+def _contents(bundle: Path, credentials: Path | None, aggregator_key: Path) -> dict[str, bytes]:
     """Returns all files of the pack, in the order of the format; the key if the fleet has one."""
     sources = {f"{BUNDLE}/{name}": bundle / name for name in _bundle_files(bundle)}
-    sources |= {f"{CREDENTIALS}/{name}": credentials / name for name in CREDENTIAL_FILES}
-    if aggregator_key.exists():
+    if credentials is not None:
+        sources |= {f"{CREDENTIALS}/{name}": credentials / name for name in CREDENTIAL_FILES}
+    if credentials is not None and aggregator_key.exists():
         sources[f"{CREDENTIALS}/{AGGREGATOR_KEY}"] = aggregator_key
     contents = {}
     for name, most in LIMITS.items():

@@ -19,9 +19,17 @@ def test_every_topic_is_exactly_this() -> None:
     assert TOPICS.update("pi-1") == "stemshare/v1/greenhouse/device/pi-1/update"
     assert TOPICS.metrics("pi-1") == "stemshare/v1/greenhouse/device/pi-1/metrics"
     assert TOPICS.verdict("pi-1") == "stemshare/v1/greenhouse/device/pi-1/verdict"
+    assert TOPICS.aggregator_command == "stemshare/v1/greenhouse/aggregator/command"
+    assert TOPICS.aggregator_answer == "stemshare/v1/greenhouse/aggregator/answer"
+    assert TOPICS.home_available == "stemshare/v1/greenhouse/home/available"
+    assert TOPICS.home_state("pi-1") == "stemshare/v1/greenhouse/home/pi-1/state"
+    assert TOPICS.home_switch("pi-1") == "stemshare/v1/greenhouse/home/pi-1/pause"
     assert TOPICS.report == "stemshare/v1/greenhouse/aggregator/report"
     assert TOPICS.command("pi-1") == "stemshare/v1/greenhouse/device/pi-1/command"
     assert TOPICS.answer("pi-1") == "stemshare/v1/greenhouse/device/pi-1/answer"
+    assert TOPICS.offer("pi-1") == "stemshare/v1/greenhouse/device/pi-1/offer"
+    assert TOPICS.pack("pi-1") == "stemshare/v1/greenhouse/device/pi-1/pack"
+    assert TOPICS.rollout("pi-1") == "stemshare/v1/greenhouse/device/pi-1/rollout"
     assert TOPICS.reply("pi-1") == "stemshare/v1/greenhouse/device/pi-1/shared"
 
 
@@ -40,6 +48,14 @@ def written(topics: Topics, device: str) -> dict[str, str]:
         "report": topics.report,
         "command": topics.command(device),
         "answer": topics.answer(device),
+        "aggregator_command": topics.aggregator_command,
+        "aggregator_answer": topics.aggregator_answer,
+        "home_available": topics.home_available,
+        "home_state": topics.home_state(device),
+        "home_switch": topics.home_switch(device),
+        "offer": topics.offer(device),
+        "pack": topics.pack(device),
+        "rollout": topics.rollout(device),
         "reply": topics.reply(device),
         "reply part": f"{topics.reply(device)}/3",
     }
@@ -53,7 +69,13 @@ def heard(filters: tuple[str, ...], topics: dict[str, str]) -> set[str]:
 def test_who_hears_what(device: str) -> None:
     everything = written(TOPICS, device)
     own = "aggregator_state"
-    assert heard(TOPICS.of_aggregator(), everything) == {own, "state", "update", "update part"}
+    assert heard(TOPICS.of_aggregator(), everything) == {
+        own,
+        "aggregator_command",
+        "state",
+        "update",
+        "update part",
+    }
     assert heard(TOPICS.of_device(device), everything) == {
         "aggregator_state",
         "shared",
@@ -63,9 +85,15 @@ def test_who_hears_what(device: str) -> None:
         "reply",
         "reply part",
     }
-    seen = {"aggregator_state", "aggregator_metrics", "report", "state", "metrics"}
+    seen = {"aggregator_state", "aggregator_metrics", "report", "state", "metrics", "rollout"}
     assert heard(TOPICS.of_observer(), everything) == seen
-    assert heard(TOPICS.of_operator(), everything) == {"answer", "state"}
+    assert heard(TOPICS.of_operator(), everything) == {
+        "aggregator_answer",
+        "answer",
+        "state",
+        "rollout",
+    }
+    assert heard(TOPICS.of_updating_device(device), everything) == {"offer", "pack"}
     others = {"aggregator_state", "shared", "shared part"}
     assert heard(TOPICS.of_device("pi-2"), everything) == others
     elsewhere = Topics("field")

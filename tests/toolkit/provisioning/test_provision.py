@@ -190,7 +190,9 @@ def test_access_rules_are_the_fleets_topics() -> None:
         f"pattern write {everyone}/device/%u/update/#",
         f"pattern write {everyone}/device/%u/metrics",
         f"pattern write {everyone}/device/%u/answer",
+        f"pattern write {everyone}/device/%u/rollout",
         *(f"pattern read {topic}" for topic in farm.of_device("%u")),
+        *(f"pattern read {topic}" for topic in farm.of_updating_device("%u")),
     }
     observer, operator = rules.index("user observer"), rules.index("user operator")
     assert set(rules[observer + 1 : operator]) == {
@@ -198,9 +200,17 @@ def test_access_rules_are_the_fleets_topics() -> None:
     }
     assert set(rules[operator + 1 :]) == {
         *(f"topic read {topic}" for topic in (*farm.of_observer(), *farm.of_operator())),
+        f"topic read {everyone}/home/+/pause",
+        f"topic write {everyone}/home/available",
+        f"topic write {everyone}/home/+/state",
+        "topic write homeassistant/device/stemshare-farm/+/config",
+        f"topic write {everyone}/aggregator/command",
         f"topic write {everyone}/device/+/command",
         f"topic write {everyone}/device/+/state",
         f"topic write {everyone}/device/+/metrics",
+        f"topic write {everyone}/device/+/rollout",
+        f"topic write {everyone}/device/+/offer",
+        f"topic write {everyone}/device/+/pack",
     }
     assert set(rules[len(devices) + 1 : observer]) == {
         *(f"topic read {topic}" for topic in farm.of_aggregator()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from toolkit.commands.fleet import looking, steering
+from toolkit.commands.fleet import looking, running, steering
 
 fleet = typer.Typer(no_args_is_help=True, help="See and steer a running fleet.")
 fleet.command(epilog=looking.EXAMPLES)(looking.ls)
@@ -13,3 +13,5 @@ fleet.command()(looking.watch)
 fleet.command(epilog=steering.EXAMPLES)(steering.pause)
 fleet.command()(steering.resume)
 fleet.command()(steering.remove)
+fleet.command()(running.stop)
+fleet.command(epilog=running.START_EXAMPLES)(running.start)

@@ -136,6 +136,7 @@ def device_picture(fleet: FleetStatus, device: DeviceStatus) -> Table:
         "device": device.name,
         "state": words.doing(fleet.doing(device.name), now),
         **device.about,
+        **({"rollout": device.rollout} if device.rollout else {}),
         "last seen": words.ago(device.seen_ms, now),
         device.measure or "score": words.score(device),
         "memory": words.memory(device),

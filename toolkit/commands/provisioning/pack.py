@@ -12,6 +12,7 @@ from toolkit.commands.options import AllowReadableKeys, BundleFolder, FleetName
 EXAMPLES = (
     "Examples:\n\n"
     "toolkit pack build/weak --fleet greenhouse --device pi-1 -- --task digits --share 0:0.1\n\n"
+    "toolkit pack build/weak --fleet greenhouse   (for toolkit rollout)\n\n"
     "python -m firmware_sim.device --pack pi-1.pack --state state   (on the device)"
 )
 
@@ -19,7 +20,10 @@ EXAMPLES = (
 def pack(
     bundle: BundleFolder,
     fleet: FleetName,
-    device: Annotated[str, typer.Option(help="A device that was provisioned.")],
+    device: Annotated[
+        str | None,
+        typer.Option(help="One that was provisioned.", show_default="all, without credentials"),
+    ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(help="After --: what the device is started with.")
     ] = None,
@@ -37,7 +41,8 @@ def pack(
 ) -> None:
     """Put a bundle, the broker's address and a device's credentials into one signed file.
 
-    It holds the device's password and key in the clear: handle it like these.
+    It holds the device's password and key in the clear: handle it like these. Without --device it
+    holds the bundle alone, for devices that have a pack already: toolkit rollout.
     """
     from toolkit.provisioning.pack import pack as write_pack
 
@@ -54,6 +59,7 @@ def pack(
     )
     kilobytes = packed.file.stat().st_size / 1e3
     version = packed.index.version
-    typer.echo(f"{packed.file}: version {version} for {device} of {fleet}, {kilobytes:,.0f} kB")
+    whom = device or "every device"
+    typer.echo(f"{packed.file}: version {version} for {whom} of {fleet}, {kilobytes:,.0f} kB")
     if packed.unit:
         typer.echo(f"  {packed.unit} now allows the bundle's {packed.memory_cap_mib} MiB")

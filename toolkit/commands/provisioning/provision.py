@@ -51,6 +51,13 @@ def provision(
         bool | None,
         typer.Option(help="Whether devices must show certificates as well as passwords."),
     ] = None,
+    dynamic: Annotated[
+        bool,
+        typer.Option(
+            "--dynamic",
+            help="Users are kept by mosquitto's dynamic security plugin: changes need no reload.",
+        ),
+    ] = False,
     profile: Annotated[
         str | None,
         typer.Option(help="Of the devices: what their units allow.", show_default="weak"),
@@ -62,16 +69,28 @@ def provision(
     A second run adds devices and changes nothing for the others.
     """
     from toolkit.provisioning import fleet as provisioning
+    from toolkit.provisioning.dynamic_security import FILE
+    from toolkit.provisioning.enrolment import enrolling
 
     folder = out or Path("fleets") / fleet
     for name in remove or []:
+        known = provisioning.known_fleet(folder, name)
+        if known.dynamic:  # first: one that the broker lets in must stay known here
+            with enrolling(folder, fleet, known.url) as broker:
+                broker.shut_out(name)
         provisioning.remove(folder, name)
-        typer.echo(f"{name} is shut out once the broker has read its password file again")
+        when = "" if known.dynamic else " once the broker has read its password file again"
+        typer.echo(f"{name} is shut out{when}")
     for name in rotate or []:
         provisioning.rotate(folder, name, days=days, allow_readable_keys=allow_readable_keys)
+        known = provisioning.known_fleet(folder, name)
+        if known.dynamic:
+            with enrolling(folder, fleet, known.url) as broker:
+                broker.let_in(name, provisioning.credentials_of(folder, name))
         typer.echo(f"{name} has new credentials in {folder}")
     if (remove or rotate) and not (device or observer or operator):
         return
+    runs = (folder / "broker" / FILE).exists()  # then users are added at the broker itself
     made = provisioning.provision(
         fleet,
         device or [],
@@ -80,10 +99,17 @@ def provision(
         days=days,
         port=port,
         require_certificate=require_certificate,
+        dynamic=dynamic,
         profile=load_profile(profile) if profile else None,
         roles=[name for name, on in ((OBSERVER, observer), (OPERATOR, operator)) if on],
         allow_readable_keys=allow_readable_keys,
     )
+    if runs:
+        with enrolling(folder, fleet, made.fleet.url) as broker:
+            lacking = {*made.added, *made.kept} - broker.users()
+            for user in (*made.added, *made.kept):
+                if user in lacking:
+                    broker.let_in(user, made.credentials(user))
     typer.echo(f"{folder}: {_count(made.added, 'added')}, {_count(made.kept, 'as before')}")
     typer.echo(f"  {made.broker} goes to the broker: `mosquitto -c mosquitto.conf` in that folder")
     for user in made.added:
@@ -96,7 +122,10 @@ def provision(
         )
     elif made.kept and made.added:
         typer.echo(f"  {folder / 'aggregator' / 'members'} goes to the aggregator again")
-        typer.echo("  send SIGHUP to a mosquitto that runs already, so that it lets them in")
+        if runs:
+            typer.echo("  the broker lets them in from now on")
+        else:
+            typer.echo("  send SIGHUP to a mosquitto that runs already, so that it lets them in")
 
 
 def _count(users: Sequence[str], what: str) -> str:

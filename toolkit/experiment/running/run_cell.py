@@ -91,6 +91,11 @@ def _run(
     shutil.rmtree(state)
 
 
+def fleet_name(cell: Cell) -> str:
+    """Returns the name of its fleet: several cells may use the same broker."""
+    return f"cell-{json_digest(cell.name)[:16]}"
+
+
 def _train_together(
     cell: Cell, devices: Sequence[StudyDevice], folder: Path, log: Log, broker: Address | None
 ) -> None:
@@ -99,7 +104,7 @@ def _train_together(
         start = device.start | start
     merging = cell.merging
     fleet = Fleet(
-        name=f"cell-{json_digest(cell.name)[:16]}",  # several cells may use the same broker
+        name=fleet_name(cell),
         members=[Member(d.name, d.rounds, d.shared, d.log) for d in devices],
         known=union(device.shared for device in devices),
         start=start,

@@ -7,10 +7,12 @@ import os
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
+from broker.transport.address import Address
 from toolkit.errors import Interrupted
 from toolkit.experiment.cell import Cell
 from toolkit.terminal import quiet_terminal
@@ -18,6 +20,7 @@ from toolkit.terminal import quiet_terminal
 # How devices reach their aggregator: a broker in memory; mosquitto, or the embedded broker if
 # mosquitto is not installed; always the embedded broker.
 Link = Literal["memory", "mqtt", "embedded"]
+Beside = Callable[[Address], AbstractContextManager[None]]
 
 
 def run_study(
@@ -28,14 +31,15 @@ def run_study(
     link: Link = "memory",
     jobs: int | None = None,
     ray: bool = False,
+    beside: Beside | None = None,
 ) -> None:
-    """Runs all unfinished cells and shows the progress.
+    """Runs all unfinished cells and shows the progress; `beside` is entered once there is a broker.
 
     Raises Interrupted after Ctrl-C or SIGTERM, when all processes of the study have ended.
     """
     try:
         with _sigterm_interrupts():
-            _run(cells, out, data, link, jobs or os.cpu_count() or 1, ray)
+            _run(cells, out, data, link, jobs or os.cpu_count() or 1, ray, beside)
     except KeyboardInterrupt:
         kept = f"{out} keeps every finished {_kept(cells)}, the same command goes on"
         raise Interrupted(kept) from None
@@ -63,7 +67,13 @@ def _kept(cells: Sequence[Cell]) -> str:
 
 
 def _run(
-    cells: Sequence[Cell], out: Path, data: Path | None, link: Link, jobs: int, ray: bool
+    cells: Sequence[Cell],
+    out: Path,
+    data: Path | None,
+    link: Link,
+    jobs: int,
+    ray: bool,
+    beside: Beside | None,
 ) -> None:
     with contextlib.ExitStack() as stack:
         console = stack.enter_context(quiet_terminal())
@@ -84,6 +94,8 @@ def _run(
         if link != "memory":
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             broker = stack.enter_context(local_broker(folder, embedded=link == "embedded"))
+            if beside is not None:
+                stack.enter_context(beside(broker))
         work = Work(out, data, broker)
         observer = stack.enter_context(show_progress(console, missing, out))
         if ray:

@@ -1,0 +1,1 @@
+"""Packs that come over the broker: fetched, tried for a round, kept or rolled back."""
