@@ -27,7 +27,7 @@ from toolkit.export.bundle import export as write_bundle
 from toolkit.updating.plans import ALL, AUTO, planned
 
 PLANS = (ALL, AUTO, "last:1")
-RATE = 0.01
+BACKBONE = "backbone.keras"
 _NO_CAP_MIB = 4096  # a full update is measured whole, whatever the profile allows
 
 
@@ -41,9 +41,9 @@ def run_bench(
     pretraining: int,
     progress: Progress,
 ) -> dict[str, Any]:
-    backbone, lines = folder / "backbone.keras", folder / "learnt.jsonl"
-    accuracy = pretrain(data, backbone, pretraining, progress)
-    bundles = {plan: _bundle(folder, plan, backbone, data, progress) for plan in plans}
+    lines = folder / "learnt.jsonl"
+    accuracy = pretrain(data, folder / BACKBONE, pretraining, progress)
+    bundles = {plan: _bundle(folder, plan, steps, data, progress) for plan in plans}
     learnt = _read(lines)
     for seed in range(seeds):
         for plan in plans:
@@ -51,7 +51,7 @@ def run_bench(
                 continue
             progress(f"seed {seed}, plan {plan}")
             module = "toolkit.bench.update.process"
-            command = [sys.executable, "-m", module, str(_place(folder, plan)), str(data)]
+            command = [sys.executable, "-m", module, str(_place(folder, plan, steps)), str(data)]
             found = run_contestant([*command, str(seed), str(steps)], 1, failure=f"{plan} failed")
             learnt.append({"plan": plan, "seed": seed, "steps": steps, **found})
             with lines.open("a", encoding="utf-8") as file:
@@ -95,8 +95,8 @@ def _error(values: Any) -> float:
     return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
 
 
-def _bundle(folder: Path, plan: str, backbone: Path, data: Path, progress: Progress) -> Bundle:
-    target = _place(folder, plan)
+def _bundle(folder: Path, plan: str, steps: int, data: Path, progress: Progress) -> Bundle:
+    target = _place(folder, plan, steps)
     if target.exists():
         return open_bundle(target)
     progress(f"exporting, plan {plan}")
@@ -106,7 +106,7 @@ def _bundle(folder: Path, plan: str, backbone: Path, data: Path, progress: Progr
     examples = read_cifar10(data)
     images, _ = chosen_classes(examples.x_train, examples.y_train, (CAT, DOG))
     calibration = Calibration("cats and dogs", images[:64])
-    branch = pets_branch(backbone, RATE)
+    branch = pets_branch(folder / BACKBONE, steps)
 
     def write(chosen: Branch) -> Bundle:
         return write_bundle(chosen, profile, target, calibration=calibration)
@@ -126,8 +126,9 @@ def _costs(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _place(folder: Path, plan: str) -> Path:
-    return folder / plan.replace(":", "-")
+def _place(folder: Path, plan: str, steps: int) -> Path:
+    """The learning rate falls over the steps, so that a bundle is for one number of them."""
+    return folder / f"{plan.replace(':', '-')}-{steps}"
 
 
 def _read(lines: Path) -> list[dict[str, Any]]:

@@ -15,13 +15,14 @@ from firmware_sim.tensor_spec import Array
 from toolkit.bench.contest import Progress
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import Supervised
-from toolkit.branch.optimizers import SGD
+from toolkit.branch.optimizers import Adam
+from toolkit.branch.schedules import CosineDecay
 
 SIDE, WIDTH = 96, 0.35
 CAT, DOG = 3, 5
 OTHERS = (0, 1, 2, 4, 6, 7, 8, 9)
 HEAD = "head"
-_BATCH, _RATE = 32, 2e-3
+_BATCH, _RATE, _FINE_RATE = 32, 2e-3, 1e-3
 _SAVED_EVERY, _TESTED = 100, 2000  # steps, examples
 
 
@@ -77,12 +78,12 @@ def _compiled(steps: int) -> keras.Model:
     return model
 
 
-def pets_branch(pretrained: Path, rate: float) -> Branch:
+def pets_branch(pretrained: Path, steps: int) -> Branch:
     """The pretrained backbone with a new head for cats and dogs, which is shared."""
     before = keras.models.load_model(pretrained)
     keras.utils.set_random_seed(0)
     model = network(2)
     for new, old in zip(model.layers[:-1], before.layers[:-1], strict=True):
         new.set_weights(old.get_weights())
-    learning = Supervised(optimizer=SGD(rate, momentum=0.9))
+    learning = Supervised(optimizer=Adam(CosineDecay(_FINE_RATE, steps)))
     return Branch("pets", model, (HEAD,), learning, input_dtype="uint8", input_scale=1 / 255)

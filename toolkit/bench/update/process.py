@@ -18,19 +18,18 @@ import numpy as np
 from firmware_sim.bundle.reader import open_bundle
 from firmware_sim.tasks.cifar10 import read_cifar10
 from firmware_sim.tensor_spec import Array
-from firmware_sim.training.prefixed import load_model
+from firmware_sim.training.prefixed import open_model
 from firmware_sim.training.runtime import Model
 from firmware_sim.training.steps import take_batch
 
 PETS = (3, 5)  # cats and dogs
-HELD = 2000  # images of a device
+HELD = 4000  # images of a device
 BATCH = 32
 
 
 def main(folder: Path, data: Path, seed: int, steps: int) -> dict[str, float]:
     bundle = open_bundle(folder)
-    prefix = bundle.model.with_name("prefix.tflite")
-    model = load_model(bundle.model, prefix if prefix.exists() else None)
+    model = open_model(bundle)
     rng = np.random.default_rng(seed)
     state = model.call("get_state")
     shape = state["head/kernel"].shape

@@ -99,7 +99,7 @@ def bench_update(
         list[str] | None, typer.Option(help="Beside `all`; repeat it.", show_default="auto, last:1")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Of heads and examples.", min=1)] = 5,
-    steps: Annotated[int, typer.Option(help="Of each device.", min=1)] = 200,
+    steps: Annotated[int, typer.Option(help="Of each device.", min=1)] = 300,
     pretraining: Annotated[int, typer.Option(help="Steps of the backbone.", min=1)] = 1000,
 ) -> None:
     """Compare update plans of MobileNetV2 on cats and dogs with a full update; goes on if stopped.
