@@ -23,6 +23,7 @@ from toolkit.errors import ToolkitError
 from toolkit.terminal import quiet_terminal
 
 if TYPE_CHECKING:
+    from firmware_sim.bundle.reader import Bundle
     from toolkit.branch.branch import Branch
 
 EXAMPLES = (
@@ -72,8 +73,16 @@ def export(
     ] = None,
     update: Annotated[
         str,
-        typer.Option(help="Which tensors train: all, last:K layers, biases, or auto, by budget."),
+        typer.Option(help="Which tensors train: all, last:K layers, biases, or auto, by cost."),
     ] = "all",
+    max_step_ms: Annotated[
+        float | None,
+        typer.Option(
+            help="--update auto: the longest step, of a batch.",
+            min=0.01,
+            show_default="60 % of the operations of a full update",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the bundle.", show_default="build/<profile>")
     ] = None,
@@ -105,6 +114,8 @@ def export(
         raise ToolkitError("--branch-dropout is about a cascade: give --cascade too.")
     if tune and tuning:
         raise ToolkitError("--tune measures a tuning and --tuning reads one; give one of the two.")
+    if max_step_ms is not None and update != "auto":
+        raise ToolkitError("--max-step-ms is for --update auto, which chooses what trains.")
     check_given(calibration, *(spec for spec in (model, cascade) if spec))
     chosen = load_profile(profile)
     target = out or Path("build") / chosen.name
@@ -113,14 +124,15 @@ def export(
 
         from toolkit import zoo
         from toolkit.branch.drawn import trained_names
-        from toolkit.branch.update_plan import planned
         from toolkit.branch.user_model import load_branch, load_cascade, receiving, sharing
+        from toolkit.export.automatic import export_automatically
         from toolkit.export.bundle import STAGES, TUNED_STAGES
         from toolkit.export.bundle import export as write_bundle
         from toolkit.export.calibration import calibration_for
         from toolkit.export.inspection import frozen_lines
         from toolkit.tuning.files import read as read_tuning
         from toolkit.tuning.layers import layers_of
+        from toolkit.updating.plans import AUTO, planned
 
         stages = TUNED_STAGES if tune else STAGES
 
@@ -145,18 +157,29 @@ def export(
         examples = calibration_for(
             branch, None if model else task, calibration, normalise=normalise
         )
-        branch = planned(branch, update, examples.images)
-        bundle = write_bundle(
-            branch,
-            chosen,
-            target,
-            calibration=examples,
-            progress=progress,
-            trained=trained,
-            smaller=smaller,
-            tuning=read_tuning(tuning, chosen.runtime, layers_of(branch)) if tuning else None,
-            tune=tune,
-        )
+
+        def write(plan: Branch) -> Bundle:
+            return write_bundle(
+                plan,
+                chosen,
+                target,
+                calibration=examples,
+                progress=progress,
+                trained=trained,
+                smaller=smaller,
+                tuning=read_tuning(tuning, chosen.runtime, layers_of(plan)) if tuning else None,
+                tune=tune,
+            )
+
+        lines = []
+        if update == AUTO:
+            longest = None if max_step_ms is None else max_step_ms / 1e3
+            found = export_automatically(branch, chosen, examples, write, max_step_seconds=longest)
+            branch, bundle = found.branch, found.bundle
+            lines.append(found.line())
+        else:
+            branch = planned(branch, update)
+            bundle = write(branch)
     if as_json:
         typer.echo(json.dumps({"bundle": str(target), **bundle.manifest.to_json()}, indent=2))
         return
@@ -174,7 +197,7 @@ def export(
         typer.echo(f"{known} of {len(branch.shared_names)} shared tensors bring trained values")
     if bundle.branch is None:
         typer.echo("layers have code of their own: `toolkit checkout` will need --model again")
-    for line in frozen_lines(manifest.to_json()):
+    for line in (*lines, *frozen_lines(manifest.to_json())):
         typer.echo(line)
     if tune:
         source = manifest.tuning["source"]

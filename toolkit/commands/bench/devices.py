@@ -91,6 +91,37 @@ def bench_frozen(
     show(report, tables, out)
 
 
+@bench.command("update")
+def bench_update(
+    data: Annotated[Path, typer.Option(help="CIFAR-10: the folder of its batches.")],
+    out: Out = FOLDER / "update.json",
+    plan: Annotated[
+        list[str] | None, typer.Option(help="Beside `all`; repeat it.", show_default="auto, last:1")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Of heads and examples.", min=1)] = 5,
+    steps: Annotated[int, typer.Option(help="Of each device.", min=1)] = 300,
+    pretraining: Annotated[int, typer.Option(help="Steps of the backbone.", min=1)] = 1000,
+) -> None:
+    """Compare update plans of MobileNetV2 on cats and dogs with a full update; goes on if stopped.
+
+    The backbone is trained here, on the other eight classes of CIFAR-10.
+    """
+    folder = out.with_suffix("")
+    with at_work(folder / "learnt.jsonl") as progress:
+        from toolkit.bench.update.benchmark import PLANS, run_bench, tables
+
+        report = run_bench(
+            folder,
+            data=data,
+            plans=["all", *plan] if plan else PLANS,
+            seeds=seeds,
+            steps=steps,
+            pretraining=pretraining,
+            progress=progress,
+        )
+    show(report, tables, out)
+
+
 @bench.command("models")
 def bench_models(
     out: Out = FOLDER / "models.jsonl",

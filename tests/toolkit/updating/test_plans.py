@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 import pytest
 from keras import layers
 
 from toolkit.branch.branch import Branch
-from toolkit.branch.update_plan import choose, planned, uses
 from toolkit.errors import ModelError
 from toolkit.training.module import TrainingModule
-
-EXAMPLES = np.random.default_rng(0).normal(size=(16, 8, 8, 1)).astype(np.float32)
+from toolkit.updating.plans import planned
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +24,7 @@ def branch() -> Branch:
 
 
 def names(branch: Branch, plan: str) -> set[str]:
-    return set(planned(branch, plan, EXAMPLES).trainable_names)
+    return set(planned(branch, plan).trainable_names)
 
 
 def test_plans_name_their_tensors_and_shared_ones_outside_are_received(branch: Branch) -> None:
@@ -35,8 +32,8 @@ def test_plans_name_their_tensors_and_shared_ones_outside_are_received(branch: B
     assert names(branch, "last:1") == head
     assert names(branch, "last:2") == head | upper
     assert names(branch, "biases") == head | {"stem/bias", "norm/beta", "upper/bias"}
-    assert planned(branch, "all", EXAMPLES) is branch
-    weak = planned(branch, "last:2", EXAMPLES)
+    assert planned(branch, "all") is branch
+    weak = planned(branch, "last:2")
     assert weak.sent_names == ()
     assert weak.received_names == weak.shared_names == ("stem/kernel", "stem/bias")
 
@@ -44,28 +41,13 @@ def test_plans_name_their_tensors_and_shared_ones_outside_are_received(branch: B
 def test_what_is_neither_trained_nor_received_is_frozen_and_its_statistics_stand_still(
     branch: Branch,
 ) -> None:
-    module = TrainingModule(planned(branch, "last:2", EXAMPLES), batch=4, runtime="ai-edge-litert")
+    module = TrainingModule(planned(branch, "last:2"), batch=4, runtime="ai-edge-litert")
     frozen = {f"norm/{kind}" for kind in ("gamma", "beta", "moving_mean", "moving_variance")}
     assert module.programs.frozen.keys() == frozen
     assert module.training_program.updates == {}
 
 
-def test_uses_are_squared_gradients_and_auto_spends_its_budget_on_the_most_useful(
-    branch: Branch,
-) -> None:
-    found = uses(branch, EXAMPLES)
-    assert found.keys() == set(branch.trainable_names)
-    assert min(found.values()) >= 0 < found["head/kernel"]
-    head = {"head/kernel", "head/bias"}
-    assert choose(branch, found, 0.0) == head
-    everything = choose(branch, found, 1.0)
-    assert everything == set(branch.trainable_names) - {"norm/gamma"}
-    # The upper convolution has few numbers to compute, and is of much use here.
-    wanted = dict.fromkeys(found, 0.0) | {"upper/kernel": 1.0}
-    assert "upper/kernel" in choose(branch, wanted, 0.9)
-
-
 @pytest.mark.parametrize("plan", ["last:0", "last:x", "none"])
 def test_an_unknown_plan_is_refused(branch: Branch, plan: str) -> None:
     with pytest.raises(ModelError, match="is none of all, last:K"):
-        planned(branch, plan, EXAMPLES)
+        planned(branch, plan)
