@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -13,14 +11,18 @@ from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 from broker.errors import WireError
 from broker.protocol.norms import squared_norms
 from broker.protocol.signatures import FIELD, Signer, check_signature, signature
-from broker.protocol.slice import SharedTensor, Slice, Tensors
+from broker.protocol.slice import (
+    SharedTensor,
+    Slice,
+    Tensors,
+    short_fingerprint,
+    whole_fingerprint,
+)
 from broker.protocol.wire import Array, Envelope, decode, encode
 from profiles.errors import StemshareError
 
 RECEIVED = "received"  # in a birth, of a tensor that the device takes and does not send
 SMALL = 2**20  # bytes; the largest message without tensors
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_SHORT_SHA256 = re.compile(r"[A-Za-z0-9+/]{43}")
 
 
 class Reason(StrEnum):
@@ -273,7 +275,7 @@ def to_bytes(message: Message, *, topic: str = "", signer: Signer | None = None)
     values = {f.name: getattr(message, f.name) for f in fields(message)}
     tensors: Mapping[str, Array] = values.pop("tensors", {})
     if isinstance(message, Update):
-        values["fingerprint"] = _shortened(message.fingerprint)
+        values["fingerprint"] = short_fingerprint(message.fingerprint)
         values = {message.WIRE_NAMES.get(name, name): value for name, value in values.items()}
     if signer is not None:
         values[FIELD] = signature(signer, topic, message.KIND, values, tensors)
@@ -295,7 +297,7 @@ def from_bytes(
         raise WireError(f"this is a message of kind {envelope.kind[:40]!r}, not {kind.KIND!r}.")
     values = _values(kind, envelope)
     if kind is Update:
-        values["fingerprint"] = _lengthened(values["fingerprint"])
+        values["fingerprint"] = whole_fingerprint(values["fingerprint"])
     if "tensors" in {f.name for f in fields(kind)}:
         values["tensors"] = dict(envelope.tensors)
     elif envelope.tensors:
@@ -316,20 +318,6 @@ def _values(kind: type[M], envelope: Envelope) -> dict[str, Any]:
             raise WireError(f"{name} of a message of kind {kind.KIND!r} has another type.")
         values[name] = value
     return values
-
-
-def _shortened(fingerprint: str) -> str:
-    """Returns a SHA-256 in 43 characters instead of 64; any other text unchanged."""
-    if not _SHA256.fullmatch(fingerprint):
-        return fingerprint
-    return base64.b64encode(bytes.fromhex(fingerprint)).decode().rstrip("=")
-
-
-def _lengthened(text: str) -> str:
-    if not _SHORT_SHA256.fullmatch(text):
-        return text
-    fingerprint = base64.b64decode(text + "=").hex()
-    return fingerprint if _shortened(fingerprint) == text else text
 
 
 def _shared_tensor(name: str, entry: Any) -> SharedTensor:

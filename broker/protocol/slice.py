@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,8 @@ import numpy.typing as npt
 from broker.errors import SliceError
 
 Tensors = dict[str, npt.NDArray[np.float32]]
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHORT_SHA256 = re.compile(r"[A-Za-z0-9+/]{43}")
 
 
 @dataclass(frozen=True)
@@ -103,3 +107,18 @@ def json_digest(what: Any) -> str:
 def canonical_json(what: Any) -> str:
     """Returns JSON that is the same for equal values: sorted keys, no spaces."""
     return json.dumps(what, sort_keys=True, separators=(",", ":"))
+
+
+def short_fingerprint(fingerprint: str) -> str:
+    """Returns a SHA-256 in 43 characters instead of 64; any other text unchanged."""
+    if not _SHA256.fullmatch(fingerprint):
+        return fingerprint
+    return base64.b64encode(bytes.fromhex(fingerprint)).decode().rstrip("=")
+
+
+def whole_fingerprint(text: str) -> str:
+    """Returns the SHA-256 that `short_fingerprint` made short; any other text unchanged."""
+    if not _SHORT_SHA256.fullmatch(text):
+        return text
+    fingerprint = base64.b64decode(text + "=").hex()
+    return fingerprint if short_fingerprint(fingerprint) == text else text
