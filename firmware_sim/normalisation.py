@@ -72,6 +72,11 @@ class Moments:
             self.squares + squares + np.square(apart) * (self.count * len(rows) / count),
         )
 
+    def pack(self) -> bytes:
+        """Returns them as a store keeps them, once there are any."""
+        count, numbers = np.array(self.count, np.int64), np.array([self.mean, self.squares])
+        return bytes(count.tobytes() + numbers.astype(np.float64).tobytes())
+
     @property
     def normalisation(self) -> Normalisation:
         deviation = np.sqrt(np.asarray(self.squares) / max(1, self.count))
@@ -83,9 +88,6 @@ class Moments:
 
 class Normaliser(Protocol):
     """What a device does to an example before its branch sees it."""
-
-    def learn(self, x: Array) -> None:
-        """Takes note of an example that was observed."""
 
     def apply(self, x: Array) -> Array:
         """Returns one example or many, as the branch sees them; may be called from any thread."""
@@ -103,9 +105,6 @@ class Unlearnt:
     def __init__(self, fixed: Normalisation | None = None) -> None:
         self._fixed = fixed
 
-    def learn(self, x: Array) -> None:
-        pass
-
     def apply(self, x: Array) -> Array:
         return x if self._fixed is None else self._fixed.apply(x)
 
@@ -121,7 +120,7 @@ class Unlearnt:
 
 
 class Learnt:
-    """The normalisation of all that was observed so far."""
+    """The normalisation of all that was observed so far; the store keeps it with the examples."""
 
     def __init__(self, channels: int) -> None:
         self._channels = channels
@@ -129,9 +128,20 @@ class Learnt:
         self._moments = Moments()
         self._now = Normalisation((0.0,) * channels, (1.0,) * channels)
 
-    def learn(self, x: Array) -> None:
-        self._moments = self._moments.with_more(x)
-        self._now = self._moments.normalisation
+    def after(self, x: Array) -> Moments:
+        """Returns the moments with one more example, for `take` once it is stored."""
+        return self._moments.with_more(x)
+
+    def take(self, moments: Moments) -> None:
+        self._moments = moments
+        self._now = moments.normalisation
+
+    def unpack(self, data: bytes) -> Moments:
+        """Returns the moments of `Moments.pack`; raises a TaskError if others were packed."""
+        if len(data) != 8 * (1 + 2 * self._channels):
+            raise TaskError("the normalisation in the store is of other examples.")
+        mean, squares = np.frombuffer(data[8:], np.float64).reshape(2, self._channels)
+        return Moments(int(np.frombuffer(data[:8], np.int64)[0]), mean, squares)
 
     def apply(self, x: Array) -> Array:
         return self._now.apply(x)
@@ -157,9 +167,8 @@ class Learnt:
         if not whole or state["observed"] < 0 or (state["squares"] < 0).any():
             raise TaskError("the normalisation in the state of a task is damaged.")
         count, mean, squares = (state[name] for name in LEARNT)
-        if count:
-            self._moments = Moments(int(count), mean, squares)
-            self._now = self._moments.normalisation
+        if count > self._moments.count:  # the store, which is newer, has lost its examples
+            self.take(Moments(int(count), mean, squares))
 
 
 def normaliser(how: How, x: TensorSpec, bundle: Normalisation | None) -> Normaliser:

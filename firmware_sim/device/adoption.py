@@ -58,6 +58,11 @@ class Adoption:
 
     def adopt(self, shared: Shared, state: AggregatorState) -> tuple[dict[str, float], bool]:
         """Sets θ_shared; returns the scores with what is in use, and whether that is `shared`."""
+        scores, adopted = self._adopt(shared, state)
+        self._rounds.renewed()  # not before: what has collapsed answers nobody
+        return scores, adopted
+
+    def _adopt(self, shared: Shared, state: AggregatorState) -> tuple[dict[str, float], bool]:
         trusted = self._rounds.trusted
         self._learner.adopt(shared.tensors)
         scores = self._rounds.evaluate(shared.round, last=shared.last)

@@ -127,16 +127,17 @@ def assembled(
         inherits = getattr(args, "inherits", None)
         if inherits not in (None, args.state):
             inherit(rounds.learner.model, inherits, log)
-        if stream:
+        if stream:  # it answers and takes examples only with the weights of its checkpoint
             rounds.renewed = partial(_renew, stream, rounds)
+            rounds.restore()
             rounds.renewed()
+            stream.feed()
         yield Assembly(args, bundle, rounds, log, stream, caps)
 
 
 def _renew(stream: Stream, rounds: Rounds) -> None:
     """Answers come from the newest weights, and by the newest threshold."""
-    stream.predictor.renew(rounds.learner.model.call("get_state"))
-    stream.predictor.threshold = stream.task.threshold
+    stream.predictor.renew(rounds.learner.model.call("get_state"), stream.task.threshold)
 
 
 def _agent(args: argparse.Namespace, bundle: Bundle, rounds: Rounds, log: Log, caps: Caps) -> Agent:

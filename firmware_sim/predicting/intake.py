@@ -34,14 +34,11 @@ class Intake:
         predictor: Predictor,
         target: Target,
         *,
-        learn: Callable[[Array], None] = lambda x: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`learn` takes note of every example, for a normalisation that is learnt."""
         self._store = store
         self._predictor = predictor
         self._target = target
-        self._learn = learn
         self._clock = clock
         self._next_test = -math.inf
         self._errors: deque[float] = deque(maxlen=WINDOW)
@@ -53,9 +50,7 @@ class Intake:
         loss = math.inf
         if y is not None or self._store.spec.y is None:
             loss = self._test(x, y)
-        found = self._store.add(x, y, key, loss=loss)
-        self._learn(x)
-        return found
+        return self._store.add(x, y, key, loss=loss)
 
     def label(self, key: str, y: Any) -> bool:
         """Gives an example its target; returns False if it is not there any more."""

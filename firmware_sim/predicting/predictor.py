@@ -35,7 +35,7 @@ class Predictor:
         prefix: Path | None = None,
         runtime: str | None = None,
     ) -> None:
-        self.threshold: float | None = None  # of anomalies
+        self._threshold: float | None = None  # of anomalies
         self._target = target
         self._normalise = normalise
         name = choose_runtime(runtime)
@@ -43,12 +43,16 @@ class Predictor:
         self._in_use, self._spare = (_Loaded(file, name) for _ in range(2))
         self._using, self._renewing = threading.Lock(), threading.Lock()
 
-    def renew(self, weights: Mapping[str, Array]) -> None:
-        """Answers with these weights from now on; others among them are ignored."""
+    def renew(self, weights: Mapping[str, Array], threshold: float | None = None) -> None:
+        """Answers with these weights from now on, others among them are ignored.
+
+        `threshold` is that of anomalies, measured with these weights.
+        """
         with self._renewing:
             self._spare.set(weights)
             with self._using:
                 self._in_use, self._spare = self._spare, self._in_use
+                self._threshold = threshold
 
     def predict(self, x: Array) -> Prediction:
         """Returns the answer to one example, which has the branch's shape and type."""
@@ -56,7 +60,8 @@ class Predictor:
         with self._using:
             row = x[None] if self._prefix is None else features_of(self._prefix, x[None])
             output, probabilities = self._in_use.run(row)
-        return prediction_of(self._target, x, output, probabilities, self.threshold)
+            threshold = self._threshold
+        return prediction_of(self._target, x, output, probabilities, threshold)
 
 
 class _Loaded:

@@ -38,15 +38,18 @@ CREATE TABLE facts (
     arrival INTEGER NOT NULL, seconds REAL NOT NULL, label INTEGER NOT NULL, loss REAL NOT NULL
 );
 CREATE TABLE contents (slot INTEGER PRIMARY KEY, data BLOB NOT NULL);
-CREATE VIEW examples AS SELECT * FROM facts NATURAL JOIN contents, counters;
+CREATE TABLE learnt (moments BLOB);
+INSERT INTO learnt VALUES (NULL);
+CREATE VIEW examples AS SELECT * FROM facts NATURAL JOIN contents, counters, learnt;
 CREATE TRIGGER put INSTEAD OF INSERT ON examples BEGIN
     REPLACE INTO facts VALUES ({", ".join(f"NEW.{name}" for name in _FACTS)});
     {_PUT_CONTENT.format("NEW.slot", "NEW.data")};
     UPDATE counters SET {", ".join(f"{name} = NEW.{name}" for name in COUNTERS)};
+    UPDATE learnt SET moments = NEW.moments WHERE NEW.moments IS NOT NULL;
 END;
 """
 _SET_COUNTERS = f"UPDATE counters SET {', '.join(f'{name} = ?' for name in COUNTERS)}"
-_PUT_EXAMPLE = f"INSERT INTO examples VALUES ({', '.join('?' * (len(_FACTS) + 1 + len(COUNTERS)))})"
+_PUT_EXAMPLE = f"INSERT INTO examples VALUES ({', '.join('?' * (len(_FACTS) + len(COUNTERS) + 2))})"
 # Bytes stay what they are: text is not checked, and has a length of its own.
 _JOINED = """SELECT CAST(group_concat(data, '') AS BLOB) FROM
     (SELECT data FROM contents WHERE slot IN ({}) ORDER BY slot)"""
@@ -134,11 +137,21 @@ class Database:
         """A row that is there is written over in place."""
         self._connection.execute(_PUT_CONTENT.format("?", "?"), (slot, data))
 
-    def put_example(self, facts: Facts, data: bytes, counters: dict[str, int]) -> None:
-        """Puts facts, content and counters in one change of its own."""
+    def put_example(
+        self, facts: Facts, data: bytes, counters: dict[str, int], moments: bytes | None
+    ) -> None:
+        """Puts facts, content, counters and moments, if there are any, in one change of its own."""
         with self._translated():
-            values = (*facts, data, *(counters[name] for name in COUNTERS))
+            values = (*facts, data, *(counters[name] for name in COUNTERS), moments)
             self._connection.execute(_PUT_EXAMPLE, values)
+
+    def moments(self) -> bytes | None:
+        """Returns what `put_example` or `set_moments` has put last."""
+        ((moments,),) = self._rows("SELECT moments FROM learnt")
+        return None if moments is None else bytes(moments)
+
+    def set_moments(self, moments: bytes) -> None:
+        self._connection.execute("UPDATE learnt SET moments = ?", (moments,))
 
     def contents(self, slots: Sequence[int]) -> list[bytes]:
         """Returns the bytes in these slots, which are all of one length."""

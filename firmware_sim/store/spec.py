@@ -13,6 +13,8 @@ import numpy as np
 from firmware_sim.errors import WrongInput
 from firmware_sim.tensor_spec import Array, TensorSpec
 
+LARGEST = 1e15  # of a value: its square is far within float32
+
 
 @dataclass(frozen=True)
 class ExampleSpec:
@@ -108,11 +110,16 @@ def _checked(what: str, value: Any, spec: TensorSpec) -> Array:
             f"the {what} is {given.dtype}{list(given.shape)}; the bundle takes {spec}."
         )
     found: Array = given if given.dtype == spec.dtype else _converted(given, spec.dtype)
-    if spec.dtype.kind == "f" and not np.isfinite(found).all():
-        raise WrongInput(f"the {what} holds numbers that are not finite.")
+    if spec.dtype.kind == "f" and found.size and not _is_measured(found):
+        raise WrongInput(f"the {what} holds numbers that are not finite, or beyond {LARGEST:g}.")
     if spec.dtype.kind != "f" and found is not given and not np.array_equal(found, given):
         raise WrongInput(f"the {what} holds numbers that {spec.dtype} cannot hold.")
     return found
+
+
+def _is_measured(values: Array) -> bool:
+    """Returns whether no value is NaN or so large that a network computes no number from it."""
+    return bool(values.min() >= -LARGEST and values.max() <= LARGEST)
 
 
 def _converted(given: Array, dtype: np.dtype[Any]) -> Array:

@@ -7,9 +7,7 @@ an example that is held out is never trained on, whenever it comes.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from firmware_sim.errors import StoreError
+from firmware_sim.errors import StoreError, WrongInput
+from firmware_sim.normalisation import Learnt
 from firmware_sim.store.database import FILE, Database, Facts
+from firmware_sim.store.keys import code_of, is_own, own_key
 from firmware_sim.store.retention import POLICIES, Newcomer, is_held_out
 from firmware_sim.store.size import Size
 from firmware_sim.store.slots import FREE, HELD_OUT, TRAINED, WAITING, Slots
 from firmware_sim.store.spec import ExampleSpec
 from firmware_sim.tensor_spec import Array
 
-_OWN_KEY = re.compile(r"#[1-9][0-9]{0,17}")
-_GIVEN = 1 << 62  # from here on: hashes of keys that were given
 _ASKED = {TRAINED: "asked_trained", HELD_OUT: "asked_held_out"}
 _SHOWN = ("arrivals", "expired", "not_kept", "repeated")
 
@@ -69,9 +67,13 @@ class Store:
         keep: str = "newest",
         seed: int = 0,
         label_seconds: float = math.inf,
+        learnt: Learnt | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Opens the store of a state folder, or makes it; `seed` counts when it is made."""
+        """Opens the store of a state folder, or makes it; `seed` counts when it is made.
+
+        `learnt` learns from every example that comes, and is kept with them.
+        """
         if keep not in POLICIES:
             raise StoreError(f"examples can be kept as {', '.join(POLICIES)}, not {keep!r}.")
         if keep == "balanced" and not spec.is_one_class:
@@ -80,6 +82,7 @@ class Store:
         self.keep = keep
         self._policy = POLICIES[keep]
         self._label_seconds = label_seconds
+        self._learnt = learnt
         self._clock = clock
         self._lock = threading.RLock()
         self._counters: dict[str, int] = {}
@@ -88,6 +91,8 @@ class Store:
             self._seed = self._claim_for(seed, size)
             self._load(size.slots)
             self._trim()
+            if learnt is not None and (moments := self._database.moments()) is not None:
+                learnt.take(learnt.unpack(moments))
         except BaseException:
             self._database.close()
             raise
@@ -103,18 +108,21 @@ class Store:
         none. `loss` is that of the model before it has seen the example, if it is known.
         """
         data, labelled = self.spec.pack(x, y), y is not None or self.spec.y is None
+        loss = _finite(loss)
         with self._lock:
-            if key and (known := self._database.facts_of(_code(key))):
+            if key and (known := self._database.facts_of(code_of(key))):
                 with self._changing() as counters:
                     counters["repeated"] += 1
                     if y is not None and known[2] == WAITING:
                         self._give_label(known, data, loss, counters)
                 return key
+            if is_own(key):
+                raise WrongInput(f"the key {key!r} is like the store's own; give it another form.")
             self._expire()
             counters = dict(self._counters)
             counters["arrivals"] += 1
             number = counters["arrivals"]
-            code = _code(key) if key else number
+            code = code_of(key) if key else number
             if labelled:
                 part = self._part_of(code)
                 newcomer = self._newcomer(part, number, data, loss, counters)
@@ -122,23 +130,30 @@ class Store:
             else:
                 part, newcomer = WAITING, Newcomer(number)
                 slot = self._slot_to_wait_in(counters)
+            more = self._learnt.after(self.spec.as_x(x)) if self._learnt else None
+            moments = more.pack() if more else None
             if slot is None:
                 with self._database.change():
                     self._database.set_counters(counters)
+                    if moments is not None:
+                        self._database.set_moments(moments)
             else:
                 facts = _facts(slot, code, part, newcomer, self._clock())
-                self._database.put_example(facts, data, counters)
+                self._database.put_example(facts, data, counters, moments)
                 self._slots.put(facts)
             self._counters = counters
-        return key or f"#{number}"
+            if self._learnt and more:
+                self._learnt.take(more)
+        return key or own_key(number)
 
     def label(self, key: str, y: Any, *, loss: float = math.inf) -> bool:
         """Gives an example its target, or another one; returns False if it is not there any more.
 
         It is not if its label came too late, or if others have taken its place.
         """
+        loss = _finite(loss)
         with self._lock:
-            known = self._database.facts_of(_code(key))
+            known = self._database.facts_of(code_of(key))
             if known is None:
                 self.spec.as_y(y)
                 return False
@@ -156,7 +171,7 @@ class Store:
     def example(self, key: str) -> Array | None:
         """Returns the input with this key, if it is there."""
         with self._lock:
-            known = self._database.facts_of(_code(key))
+            known = self._database.facts_of(code_of(key))
             return self._batch(known[:1]).x[0] if known else None
 
     def sample(self, rng: np.random.Generator, size: int) -> Batch:
@@ -185,6 +200,7 @@ class Store:
 
     def set_losses(self, slots: Array, losses: Array) -> None:
         """What the model's losses are on examples that were drawn; `hardest` keeps by them."""
+        losses = np.where(np.isfinite(losses), losses, np.float32(math.inf))
         with self._changing():
             self._slots.losses[slots] = losses
             self._database.set_losses(list(zip(map(float, losses), map(int, slots), strict=True)))
@@ -315,13 +331,10 @@ class Store:
         return int(said["seed"])
 
 
+def _finite(loss: float) -> float:
+    """A loss that is no number counts as unknown."""
+    return loss if math.isfinite(loss) else math.inf
+
+
 def _facts(slot: int, code: int, part: int, newcomer: Newcomer, seconds: float) -> Facts:
     return slot, code, part, newcomer.arrival, seconds, newcomer.label, newcomer.loss
-
-
-def _code(key: str) -> int:
-    """Returns the number under which a key is stored: its own, or a hash of 62 bits."""
-    if _OWN_KEY.fullmatch(key):
-        return int(key[1:])
-    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % _GIVEN + _GIVEN

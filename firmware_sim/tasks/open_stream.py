@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from broker.log import Log
 from broker.transport.options import credentials_in
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.bundle.target import Target
-from firmware_sim.normalisation import normaliser
+from firmware_sim.normalisation import Learnt, normaliser
 from firmware_sim.predicting.intake import Intake
 from firmware_sim.predicting.predictor import Predictor
 from firmware_sim.sources.feeding import Feeding
@@ -34,6 +35,7 @@ class Stream:
     predictor: Predictor
     intake: Intake
     task: StreamTask
+    feed: Callable[[], None]  # begins to read the source, if there is one
 
 
 def open_stream(
@@ -54,14 +56,22 @@ def open_stream(
         keep=args.store_keep,
         seed=args.seed,
         label_seconds=3600 * args.label_hours,
+        learnt=normalise if isinstance(normalise, Learnt) else None,
     )
     stack.callback(store.close)
-    intake = Intake(store, predictor, target, learn=normalise.learn)
+    intake = Intake(store, predictor, target)
     feedings: list[Feeding] = []
-    if args.source:
-        source = open_source(args.source, _request(args, spec, target, log))
-        feedings = [Feeding(source, intake, log)]
-        stack.callback(feedings[0].close)
+    source = open_source(args.source, _request(args, spec, target, log)) if args.source else None
+
+    def feed() -> None:
+        if source is not None:
+            feedings.append(Feeding(source, intake, log))
+            stack.callback(feedings[0].close)
+
+    def check() -> None:
+        for feeding in feedings:
+            feeding.check()
+
     task = StreamTask(
         store,
         intake,
@@ -70,9 +80,9 @@ def open_stream(
         batch=bundle.manifest.batch_size,
         seed=args.seed,
         quantile=args.anomaly_quantile,
-        check=feedings[0].check if feedings else lambda: None,
+        check=check,
     )
-    return Stream(store, predictor, intake, task)
+    return Stream(store, predictor, intake, task, feed)
 
 
 def store_folder(args: argparse.Namespace) -> Path:

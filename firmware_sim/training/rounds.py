@@ -48,7 +48,7 @@ class Rounds:
     ) -> None:
         self.learner = learner
         self.plan = plan
-        self.renewed: Callable[[], None] = lambda: None  # called when the model has new weights
+        self.renewed: Callable[[], None] = lambda: None  # called with weights to answer with
         self.waits = waits or Waits(log, clock=clock)
         self.idle: Callable[[float], object] = self._sleep  # while training waits
         self._checkpoints = checkpoints
@@ -57,6 +57,8 @@ class Rounds:
         self._cap_reached = cap_reached
         self._alive = alive  # called at every step, for a watchdog
         self._stopping: type[Stopped] | None = None
+        self._restored = False
+        self._left: Checkpoint | None = None  # of the last process, until `resume` returns it
 
     @property
     def folder(self) -> Path:
@@ -83,20 +85,27 @@ class Rounds:
         if self._stopping:
             raise self._stopping.keeping(self._checkpoints.folder)
 
-    def resume(self) -> Checkpoint | None:
-        """Restores the learner from the checkpoint and returns it, or returns None without one."""
+    def restore(self) -> None:
+        """Restores the learner from the checkpoint, if there is one; only the first call does."""
+        if self._restored:
+            return
         checkpoint = self._checkpoints.load()
+        self._restored = True
         if checkpoint is not None:
             self.learner.restore(checkpoint.learner)
+            self._left = replace(checkpoint, learner={})
             self._log.event(
                 "resumed",
                 round=checkpoint.round,
                 steps_done=checkpoint.steps_done,
                 unsent=bool(checkpoint.outbox),
             )
-            self.renewed()
-            return replace(checkpoint, learner={})
-        return None
+
+    def resume(self) -> Checkpoint | None:
+        """Restores the learner and returns the rest of the checkpoint, or None without one."""
+        self.restore()
+        left, self._left = self._left, None
+        return left
 
     def train(self, *, run: str, round: int, exchange: str, base: Tensors, done: int = 0) -> float:
         """Trains the rest of the round after `done` steps and returns its mean loss.
@@ -158,7 +167,6 @@ class Rounds:
 
     def evaluate(self, round: int, *, last: bool = False) -> dict[str, float]:
         """Returns the scores, or nothing if this round is not to be evaluated."""
-        self.renewed()
         if not last and round % self.plan.evaluate_every:
             return {}
         self._alive()  # evaluation takes longer than any step
@@ -174,12 +182,14 @@ def train_alone(rounds: Rounds, count: int) -> dict[str, float]:
         raise CheckpointError("the checkpoint was made in a fleet; give another --state.")
     first, done = (left.round, left.steps_done) if left else (0, 0)
     scores = rounds.evaluate(0) if left is None else {}
+    rounds.renewed()
     for number in range(first, count):
         rounds.train(run=ALONE, round=number, exchange="delta", base={}, done=done)
         done = 0
         rounds.learner.task.synchronised(rounds.learner.model)
         rounds.save(run=ALONE, round=number + 1, done=0)
         scores = rounds.evaluate(number + 1, last=number + 1 == count)
+        rounds.renewed()
         rounds.check_stop()
     return scores or rounds.evaluate(count, last=True)
 

@@ -52,15 +52,16 @@ def test_a_channel_that_never_changes() -> None:
 def test_what_is_learnt_survives_a_restart() -> None:
     rng = np.random.default_rng(1)
     windows = rng.normal(2, 4, (20, 4, 3)).astype(np.float32)
-    learnt = normaliser("learn", X, None)
+    learnt, again = normaliser("learn", X, None), normaliser("learn", X, None)
+    assert isinstance(learnt, Learnt)
+    assert isinstance(again, Learnt)
     np.testing.assert_array_equal(learnt.apply(windows[0]), windows[0])  # nothing learnt yet
     for window in windows[:10]:
-        learnt.learn(window)
-    again = normaliser("learn", X, None)
+        learnt.take(learnt.after(window))
     again.restore(learnt.state())
     for window in windows[10:]:
-        learnt.learn(window)
-        again.learn(window)
+        learnt.take(learnt.after(window))
+        again.take(again.after(window))
     np.testing.assert_array_equal(again.apply(windows[0]), learnt.apply(windows[0]))
     np.testing.assert_allclose(
         again.apply(windows),

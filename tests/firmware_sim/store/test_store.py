@@ -1,5 +1,6 @@
 """Examples that were stored are there once, within their bounds, also after kills."""
 
+import math
 import random
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from firmware_sim.errors import LimitError, StoreError, WrongInput
+from firmware_sim.normalisation import Learnt
 from firmware_sim.store.size import LEAST_SLOTS, MOST_SLOTS, Size, size_for
 from firmware_sim.store.slots import HELD_OUT, TRAINED, WAITING
 from firmware_sim.store.spec import ExampleSpec
@@ -21,6 +23,7 @@ SPEC = ExampleSpec(
     TensorSpec((3,), np.dtype(np.float32)), TensorSpec((), np.dtype(np.int32)), classes=4
 )
 ALONE = ExampleSpec(TensorSpec((3,), np.dtype(np.float32)), None)
+X = np.array([1.0, 0.5, -1.0], np.float32)
 SMALL = Size(slots=64, journal_pages=64, pages=100)
 
 
@@ -255,3 +258,62 @@ def test_what_was_stored_is_there_once_after_every_kill(tmp_path: Path) -> None:
         found = numbers_in(store, TRAINED, HELD_OUT) + numbers_in(store, WAITING)
         store.close()
         assert sorted(found) in (list(range(returned + 1)), list(range(returned + 2)))
+
+
+def test_a_loss_that_is_no_number_counts_as_unknown(tmp_path: Path) -> None:
+    store = Store(tmp_path, SPEC, SMALL, keep="hardest")
+    store.add(X, 1, loss=math.nan)
+    store.add(X, 1, loss=-math.inf)
+    waiting = store.add(X)
+    assert store.label(waiting, 2, loss=math.nan)
+    slots = np.concatenate(
+        [b.slots for part in (TRAINED, HELD_OUT) for b in store.examples(part, 9)]
+    )
+    store.set_losses(slots, np.full(len(slots), np.nan, np.float32))
+    store.close()
+    again = Store(tmp_path, SPEC, SMALL, keep="hardest")
+    assert again.counts().trained + again.counts().held_out == 3
+    again.close()
+
+
+@pytest.mark.parametrize("value", [3e38, -1e16, math.inf])
+def test_numbers_that_no_network_can_compute_with_are_refused(tmp_path: Path, value: float) -> None:
+    store = Store(tmp_path, SPEC, SMALL)
+    with pytest.raises(
+        WrongInput, match=r"the example holds numbers that are not finite, or beyond"
+    ):
+        store.add(X + np.float32(value), 0)
+    assert store.counts().arrivals == 0
+    store.close()
+
+
+def test_a_key_like_the_stores_own_takes_nobodys_place(tmp_path: Path) -> None:
+    store = Store(tmp_path, SPEC, SMALL)
+    assert store.add(X, 0) == "#1"
+    assert store.add(X, 0, "#1") == "#1"  # the same again
+    with pytest.raises(WrongInput, match="the key '#4' is like the store's own"):
+        store.add(X, 0, "#4")
+    keys = [store.add(X, 0) for _ in range(5)]
+    assert keys[2] == "#4"
+    store.close()
+    again = Store(tmp_path, SPEC, SMALL)
+    assert again.counts().trained + again.counts().held_out == 6
+    again.close()
+
+
+def test_what_is_learnt_of_examples_is_kept_with_them(tmp_path: Path) -> None:
+    """Each example once, also one that is not kept or comes again, and without any checkpoint."""
+    rng = np.random.default_rng(0)
+    rows = [X + rng.normal(100, 5, X.shape).astype(np.float32) for _ in range(30)]
+    learnt = Learnt(X.shape[-1])
+    store = Store(tmp_path, SPEC, SMALL, keep="reservoir", learnt=learnt)
+    for number, row in enumerate(rows):
+        store.add(row, 0, f"row {number}")
+        store.add(row, 0, f"row {number}")
+    store.close()
+    again = Learnt(X.shape[-1])
+    Store(tmp_path, SPEC, SMALL, keep="reservoir", learnt=again).close()
+    every = np.stack(rows)
+    wanted = (every - every.mean(0)) / every.std(0)
+    np.testing.assert_allclose(again.apply(every), wanted, rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(again.apply(every), learnt.apply(every))
