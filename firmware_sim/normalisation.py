@@ -128,6 +128,10 @@ class Learnt:
         self._moments = Moments()
         self._now = Normalisation((0.0,) * channels, (1.0,) * channels)
 
+    @property
+    def normalisation(self) -> Normalisation:
+        return self._now
+
     def after(self, x: Array) -> Moments:
         """Returns the moments with one more example, for `take` once it is stored."""
         return self._moments.with_more(x)
@@ -169,6 +173,15 @@ class Learnt:
         count, mean, squares = (state[name] for name in LEARNT)
         if count > self._moments.count:  # the store, which is newer, has lost its examples
             self.take(Moments(int(count), mean, squares))
+
+
+def learnt_in(state: Mapping[str, Array]) -> Normalisation | None:
+    """Returns the normalisation that a task's state has learnt, if any."""
+    if not all(name in state for name in LEARNT) or not state["observed"]:
+        return None
+    learnt = Learnt(len(state["mean"]))
+    learnt.restore({name: state[name] for name in LEARNT})
+    return learnt.normalisation
 
 
 def normaliser(how: How, x: TensorSpec, bundle: Normalisation | None) -> Normaliser:

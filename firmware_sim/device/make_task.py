@@ -70,7 +70,7 @@ def make_task(name: str, bundle: Bundle, options: TaskOptions) -> Task:
         case _:
             raise TaskError(f"there is no task {name!r}; there are {', '.join(TASKS)}.")
     found = check_examples(source, examples, bundle.training_inputs["x"].of_one, target)
-    found = normalised(found, bundle)
+    found = normalised(found, bundle.manifest.normalisation)
     own = found if name == "cifar10" else own_share(found, options.share)
     return LabelledTask(
         own,

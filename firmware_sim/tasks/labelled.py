@@ -12,6 +12,7 @@ import numpy as np
 from firmware_sim.bundle.reader import Bundle
 from firmware_sim.bundle.target import A_CLASS, Target
 from firmware_sim.errors import TaskError
+from firmware_sim.normalisation import Normalisation
 from firmware_sim.tasks.anomaly import (
     QUANTILE,
     THRESHOLD,
@@ -182,9 +183,8 @@ def check_examples(source: str, examples: Examples, x: TensorSpec, target: Targe
     return replace(examples, **found)
 
 
-def normalised(examples: Examples, bundle: Bundle) -> Examples:
+def normalised(examples: Examples, found: Normalisation | None) -> Examples:
     """Returns the examples as the branch sees them."""
-    found = bundle.manifest.normalisation
     if found is None:
         return examples
     return replace(

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firmware_sim.errors import SourceError, TaskError
-from firmware_sim.normalisation import Learnt, Moments, Normalisation, Unlearnt, normaliser
+from firmware_sim.normalisation import (
+    Learnt,
+    Moments,
+    Normalisation,
+    Unlearnt,
+    learnt_in,
+    normaliser,
+)
 from firmware_sim.tensor_spec import TensorSpec
 
 X = TensorSpec((4, 3), np.dtype(np.float32))
@@ -99,3 +106,16 @@ def test_states_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(TaskError, match="is damaged"):
             Learnt(3).restore({**good, name: wrong})
+
+
+def test_what_a_checkpoint_has_learnt() -> None:
+    x = np.random.default_rng(0).normal(5, 3, (40, 2)).astype(np.float32)
+    learnt = Learnt(2)
+    assert learnt_in({**learnt.state(), "seed": np.array(1)}) is None  # nothing yet
+    for row in x:
+        learnt.take(learnt.after(row))
+    found = learnt_in({**learnt.state(), "seed": np.array(1)})
+    assert found is not None
+    np.testing.assert_allclose(found.mean, x.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found.deviation, x.std(0), rtol=1e-5)
+    assert learnt_in({"seed": np.array(1)}) is None

@@ -85,7 +85,7 @@ def _loss(name: str, model: keras.Model) -> tuple[LossName, Mapping[str, Any]]:
         raise ModelError(
             f"{name} is compiled with the loss {shown}; a device knows {', '.join(_LOSSES)}."
         )
-    if settings.get("ignore_class") not in (None, -1) or settings.get("axis", -1) != -1:
+    if settings.get("ignore_class") is not None or settings.get("axis", -1) != -1:
         raise ModelError(f"{name} has a loss with ignore_class or axis, which a device lacks.")
     loss = _LOSSES[called]
     if closing := _CLOSING.get(loss):

@@ -29,8 +29,10 @@ def convert_prediction(module: TrainingModule) -> bytes:
 
     def infer(x: tf.Tensor, **weights: tf.Tensor) -> Tensors:
         tape = run(program, module.storage.cut(weights), x)
+        closed = module.loss_at(program) != program.y  # by a softmax or a sigmoid
         found = {"output": tape[program.y]}
-        closed = program.logits() != program.y  # by a softmax
+        if module.is_binary and not closed:  # what is learnt are probabilities
+            found["output"] = tf.sigmoid(tape[program.y])
         if branch.target is not None and branch.target.is_class and not closed:
             found["probabilities"] = tf.nn.softmax(tape[program.y])
         return found

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file, save, save_file
 
 from broker.durable import write_file
 from firmware_sim.bundle.reader import Bundle, open_bundle
+from firmware_sim.normalisation import Normalisation
 from firmware_sim.tasks.labelled import Examples
 from firmware_sim.tensor_spec import Array
 from firmware_sim.training.runtime import runtime_for
@@ -71,6 +72,7 @@ class CheckedOut:
     """What was written, from whose weights, and what it was compared on."""
 
     weights: str
+    normalisation: Normalisation | None  # that the files expect of their inputs
     runtime: str
     examples: int
     examples_from: str
@@ -81,7 +83,9 @@ class CheckedOut:
 
     def to_json(self) -> dict[str, Any]:
         files = {kind: {**vars(file), "path": str(file.path)} for kind, file in self.files.items()}
-        return {**vars(self), "files": files}
+        found = self.normalisation
+        normalised = found and {"mean": found.mean, "deviation": found.deviation}
+        return {**vars(self), "normalisation": normalised, "files": files}
 
     def lines(self) -> Iterator[str]:
         """Yields a line for each file."""
@@ -103,6 +107,15 @@ class CheckedOut:
                     f"accuracy {file.accuracy:.1%}, on the device {self.device_accuracy:.1%}"
                 )
             yield "; ".join(said)
+        if self.normalisation is not None:
+            mean, deviation = (
+                ", ".join(f"{value:.6g}" for value in values)
+                for values in (self.normalisation.mean, self.normalisation.deviation)
+            )
+            yield (
+                "they take inputs as the device normalises them, (x - mean) / deviation, with mean "
+                f"{mean} and deviation {deviation}"
+            )
 
 
 def checkout(
@@ -130,12 +143,12 @@ def checkout(
         )
     bundle = open_bundle(folder)
     weights = read_trained(bundle, state, shared)
-    examples = None if data is None else read_given(bundle, data)
+    examples = None if data is None else read_given(bundle, data, weights.normalisation)
 
     progress("rebuild")
     branch = trained_branch(bundle, model, weights)
     ranges = (
-        _ranges(bundle, branch, calibration, examples, data) if quantisation == "int8" else None
+        _ranges(weights, branch, calibration, examples, data) if quantisation == "int8" else None
     )
     source, x, y = _compared_on(branch, examples)
 
@@ -160,6 +173,7 @@ def checkout(
         _write(path, made[kind])
     return CheckedOut(
         weights=weights.origin,
+        normalisation=weights.normalisation,
         runtime=runtime,
         examples=len(x),
         examples_from=source,
@@ -185,7 +199,11 @@ def check_targets(wanted: Wanted, *, force: bool) -> None:
 
 
 def _ranges(
-    bundle: Bundle, branch: Branch, file: Path | None, examples: Examples | None, data: Path | None
+    weights: TrainedWeights,
+    branch: Branch,
+    file: Path | None,
+    examples: Examples | None,
+    data: Path | None,
 ) -> Calibration:
     """The user's examples, the first of the training data, or what an export would take."""
     from toolkit.export.bundle import Calibration
@@ -194,7 +212,7 @@ def _ranges(
     if file is None and examples is not None and data is not None:
         return Calibration(f"training examples of {data.name}", examples.x_train[:COUNT])
     found = calibration_for(branch, branch.name.partition("-")[0], file)
-    if file is not None and (normalisation := bundle.manifest.normalisation) is not None:
+    if file is not None and (normalisation := weights.normalisation) is not None:
         return replace(found, images=normalisation.apply(found.images))
     fits = found.images.shape[1:] == branch.input_shape
     return found if fits else calibration_for(branch, None, None)

@@ -55,7 +55,7 @@ def evaluate(
             "states its errors."
         )
     weights = read_trained(bundle, state, shared)
-    examples = read_given(bundle, data)
+    examples = read_given(bundle, data, weights.normalisation)
     runtime = runtime_for(bundle)
     model = load_model(bundle.model, weights.state, runtime=runtime)
     outputs = answers(model, examples.x_test)

@@ -18,6 +18,7 @@ from broker.errors import SliceError, WireError
 from broker.protocol.wire import below
 from firmware_sim.bundle.manifest import BranchInput
 from firmware_sim.bundle.reader import Bundle
+from firmware_sim.normalisation import Normalisation, learnt_in
 from firmware_sim.tensor_spec import Array
 from firmware_sim.training.checkpoint import FILE, Checkpoints
 from toolkit.errors import ExportError, ModelError
@@ -33,6 +34,7 @@ class TrainedWeights:
 
     origin: str
     state: Mapping[str, Array]
+    normalisation: Normalisation | None  # of inputs, as the device has learnt it or the bundle says
 
 
 def read_weights(bundle: Bundle, state: Path) -> TrainedWeights:
@@ -49,7 +51,8 @@ def read_weights(bundle: Bundle, state: Path) -> TrainedWeights:
         if not np.isfinite(value).all():
             raise ExportError(f"{path} holds a tensor {name!r} that is not finite.")
     steps = f" and {found.steps_done} steps" if found.steps_done else ""
-    return TrainedWeights(f"{device} after {found.round} rounds{steps}", tensors)
+    normalisation = learnt_in(below("task/", found.learner)) or bundle.manifest.normalisation
+    return TrainedWeights(f"{device} after {found.round} rounds{steps}", tensors, normalisation)
 
 
 def read_trained(bundle: Bundle, state: Path | None, shared: Path | None) -> TrainedWeights:
@@ -59,14 +62,15 @@ def read_trained(bundle: Bundle, state: Path | None, shared: Path | None) -> Tra
     """
     device = read_weights(bundle, state) if state is not None else None
     if shared is None:
-        return device or TrainedWeights("the export", {})
+        return device or TrainedWeights("the export", {}, bundle.manifest.normalisation)
     values = read_start_values(shared)
     tensors = values.of(bundle.manifest.shared)
     if missing := [t.name for t in bundle.manifest.shared.tensors if t.name not in tensors]:
         raise SliceError(f"{values.origin} lacks tensor {missing[0]!r}, which the bundle shares.")
     if device is None:
-        return TrainedWeights(values.origin, tensors)
-    return TrainedWeights(f"{device.origin}, with {values.origin}", {**device.state, **tensors})
+        return TrainedWeights(values.origin, tensors, bundle.manifest.normalisation)
+    origin = f"{device.origin}, with {values.origin}"
+    return TrainedWeights(origin, {**device.state, **tensors}, device.normalisation)
 
 
 def _owner(path: Path) -> str:

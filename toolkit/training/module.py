@@ -153,7 +153,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
         are predicted. Of numbers, the means of each example.
         """
         tape = run(self.batch_program, self.read(self.model_variables), x)
-        return self._measures(tape[self._loss_at(self.batch_program)], x, y)
+        return self._measures(tape[self.loss_at(self.batch_program)], x, y)
 
     def train(self, **batch: tf.Tensor) -> Tensors:
         """One optimiser step on all trainable tensors, by the samples given and no others."""
@@ -267,12 +267,12 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     ) -> tuple[tf.Tensor, dict[Value, tf.Tensor]]:
         """The loss of each example, summed over the outputs, and ∂L/∂output for each of them."""
         program = self.training_program
-        outputs = [self._loss_at(program), *([program.early] if program.early else [])]
+        outputs = [self.loss_at(program), *([program.early] if program.early else [])]
         found = {output: loss(tensors[output]) for output in outputs}
         first, *more = (losses for losses, _ in found.values())
         return sum(more, start=first), {output: seed for output, (_, seed) in found.items()}
 
-    def _loss_at(self, program: Program) -> Value:
+    def loss_at(self, program: Program) -> Value:
         """Where the loss is taken: cross-entropies before what closes, as Q-learning."""
         learning = self.branch.learning
         if isinstance(learning, Supervised) and learning.loss == "binary_cross_entropy":
@@ -285,6 +285,12 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
     ) -> tuple[tf.Tensor, tf.Tensor]:
         assert isinstance(self.branch.learning, Supervised)
         return loss_of(self.branch.learning, output, self._wanted(x, y))
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it learns probabilities, each by itself."""
+        learning = self.branch.learning
+        return isinstance(learning, Supervised) and learning.loss == "binary_cross_entropy"
 
     def _measures(self, output: tf.Tensor, x: tf.Tensor, y: tf.Tensor | None) -> Tensors:
         losses, _ = self._loss(output, x, y)
@@ -299,9 +305,7 @@ class TrainingModule(tf.Module):  # type: ignore[misc]
                 "correct": tf.reduce_sum(right),
                 "predicted": predicted,
             }
-        learning = self.branch.learning
-        binary = isinstance(learning, Supervised) and learning.loss == "binary_cross_entropy"
-        error = (tf.sigmoid(output) if binary else output) - wanted
+        error = (tf.sigmoid(output) if self.is_binary else output) - wanted
         return {
             "loss": losses,
             "absolute_error": mean_of_each(tf.abs(error)),

@@ -127,6 +127,12 @@ def own(wanted: Any, found: Any) -> Any:
             "it is compiled with from_logits=True, and the model closes with a sigmoid; ",
         ),
         (compiled(None, losses.MeanSquaredError(reduction="sum")), "it adds its loss up by 'sum'"),
+        (
+            compiled(
+                None, losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+            ),
+            "it has a loss with ignore_class or axis, which a device lacks.",
+        ),
         (compiled(None, "mse", "ftrl"), "it is compiled with the optimiser Ftrl; a device knows "),
         (
             compiled(None, "mse", optimizers.RMSprop(momentum=0.5)),

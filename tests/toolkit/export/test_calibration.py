@@ -8,9 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from firmware_sim.bundle.reader import Bundle
 from firmware_sim.tasks.labelled import Examples, normalised
-from tests.harness.manifests import a_manifest
 from toolkit.branch.branch import Branch
 from toolkit.branch.learning import Supervised
 from toolkit.errors import ModelError
@@ -34,9 +32,8 @@ def test_ranges_are_those_of_normalised_examples(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.normalisation.deviation, x.std((0, 1)), rtol=1e-4)
     np.testing.assert_allclose(found.images.std((0, 1)), 1, rtol=1e-4)
 
-    bundle = Bundle(tmp_path, a_manifest(normalisation=found.normalisation))
     y = np.zeros(200, np.int32)
-    examples = normalised(Examples(x, y, x[:10], y[:10]), bundle)
+    examples = normalised(Examples(x, y, x[:10], y[:10]), found.normalisation)
     np.testing.assert_array_equal(examples.x_train, found.images)
     np.testing.assert_array_equal(examples.x_test, found.images[:10])
 

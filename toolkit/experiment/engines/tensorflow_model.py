@@ -41,7 +41,7 @@ class TensorFlowModule(TrainingModule):
     def evaluate(self, x: tf.Tensor, y: tf.Tensor | None = None) -> Tensors:
         program = self.batch_program
         tensors = self._replay(program, self.read(self.model_variables), x)
-        return self._measures(tensors[self._loss_at(program)], x, y)
+        return self._measures(tensors[self.loss_at(program)], x, y)
 
     def use_random_stream(self, number: int) -> None:
         self.stream.assign(number)
