@@ -37,7 +37,8 @@ def branch() -> Branch:
 class Writer:
     """A device whose step takes as long as its plan has operations."""
 
-    def __init__(self, branch: Branch) -> None:
+    def __init__(self, branch: Branch, micro_batches: tuple[int, ...] = ()) -> None:
+        self.micro_batches = iter(micro_batches)  # that fit, of the first plans
         self.costs = costs_of(branch, branch.trainable_names)
         self.plans: list[set[str]] = []
 
@@ -45,7 +46,10 @@ class Writer:
         self.plans.append(set(plan.trainable_names))
         chosen = {c.name: c for c in self.costs.candidates if c.name in self.plans[-1]}
         seconds = SECONDS * totals(self.costs, chosen)[0]
-        return SimpleNamespace(measured=SimpleNamespace(step_seconds=seconds))
+        return SimpleNamespace(
+            measured=SimpleNamespace(step_seconds=seconds),
+            manifest=SimpleNamespace(micro_batch_size=next(self.micro_batches, 32)),
+        )
 
 
 def test_without_a_time_a_part_of_the_operations_is_spent(branch: Branch) -> None:
@@ -70,6 +74,14 @@ def test_a_step_that_takes_too_long_is_chosen_again(branch: Branch) -> None:
     ):
         export_automatically(branch, WEAK, EXAMPLES, write, max_step_seconds=1e-6)
     assert write.plans[-1] == HEAD
+
+
+def test_a_plan_that_fits_in_tiny_micro_batches_only_is_chosen_again(branch: Branch) -> None:
+    write = Writer(branch, micro_batches=(2, 1))
+    found = export_automatically(branch, WEAK, EXAMPLES, write)
+    first, second, third = write.plans
+    assert len(first) > len(second) >= len(third)
+    assert found.branch.trainable_names == tuple(n for n in branch.trainable_names if n in third)
 
 
 def test_the_cap_limits_the_bytes(branch: Branch) -> None:
