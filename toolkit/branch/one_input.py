@@ -45,7 +45,8 @@ def as_rows(model: keras.Model, inputs: Sequence[Array]) -> npt.NDArray[np.float
     if [x.shape[1:] for x in inputs] != shapes or len({len(x) for x in inputs}) != 1:
         given = ", ".join(str(list(x.shape)) for x in inputs)
         raise ModelError(f"the examples have the shapes {given}; the network takes {shapes}.")
-    return np.concatenate([x.reshape(len(x), -1) for x in inputs], 1).astype(np.float32)
+    rows = [x.reshape(len(x), -1).astype(np.float32) for x in inputs]
+    return np.concatenate(rows, axis=1)
 
 
 def _shapes(model: keras.Model) -> list[tuple[int, ...]]:

@@ -215,8 +215,9 @@ def test_training_equals_that_of_keras(
     assert losses[0] != pytest.approx(losses[-1], rel=100 * LOSSES), "the steps are too small"
     for runtime in RUNTIMES:
         answer = take_steps(runtime, tmp_path, steps)
-        apart = DRIFTS * np.abs(np.subtract(drifted, losses))
-        assert (np.abs(answer["losses"] - losses) <= apart + LOSSES * np.abs(losses)).all(), runtime
+        apart = DRIFTS * np.abs(np.subtract(drifted, losses)) + LOSSES * np.abs(losses)
+        apart += ROUNDING * losses[0]  # a loss near zero is a difference of large numbers
+        assert (np.abs(answer["losses"] - losses) <= apart).all(), runtime
         for name in before:
             moved, expected = answer[name] - before[name], after[name] - before[name]
             scale = np.max(np.abs(expected))

@@ -9,11 +9,13 @@ import tensorflow as tf
 from keras import layers
 
 from toolkit.autodiff import run
+from toolkit.autodiff.lower import lower
 from toolkit.autodiff.naming import named_variables
 from toolkit.branch.branch import Branch
 from toolkit.branch.one_input import as_rows, one_input
 from toolkit.branch.stored import read_branch, write_branch
 from toolkit.errors import ModelError
+from toolkit.tuning.files import shipped
 
 
 def two_inputs() -> keras.Model:
@@ -37,7 +39,7 @@ def test_answers_and_gradients_are_those_of_the_network() -> None:
     rows = as_rows(model, INPUTS)
     assert rows.shape == (5, 35)
     branch = Branch("two", wrapped, ("stem",))
-    program = branch.trace(batch=5, training=True)
+    program = lower(branch.trace(batch=5, training=True), shipped("ai-edge-litert"))
     weights = {name: tf.constant(v) for name, v in named_variables(wrapped).items()}
     tape = run(program, weights, tf.constant(rows))
     with tf.GradientTape() as reference:
@@ -55,7 +57,7 @@ def test_the_bundle_gives_the_network_back(tmp_path: Path) -> None:
     model = two_inputs()
     branch = Branch("two", one_input(model), ("stem",))
     write_branch(branch, tmp_path / "branch.safetensors")
-    inner = read_branch(tmp_path / "branch.safetensors").model.get_layer("mine")
+    inner = read_branch(tmp_path / "branch.safetensors").branch.model.get_layer("mine")
     np.testing.assert_allclose(inner(INPUTS), model(INPUTS), rtol=1e-5, atol=1e-6)
 
 

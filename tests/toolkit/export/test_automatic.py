@@ -65,7 +65,7 @@ def test_without_a_time_a_part_of_the_operations_is_spent(branch: Branch) -> Non
 def test_a_step_that_takes_too_long_is_chosen_again(branch: Branch) -> None:
     write = Writer(branch)
     whole = export_automatically(branch, WEAK, EXAMPLES, write)
-    longest = 0.7 * SECONDS * whole.chosen.operations
+    longest = 0.9 * SECONDS * whole.chosen.operations
     found = export_automatically(branch, WEAK, EXAMPLES, write, max_step_seconds=longest)
     assert len(write.plans) >= 3
     assert SECONDS * found.chosen.operations <= longest
@@ -79,9 +79,8 @@ def test_a_step_that_takes_too_long_is_chosen_again(branch: Branch) -> None:
 def test_a_plan_that_fits_in_tiny_micro_batches_only_is_chosen_again(branch: Branch) -> None:
     write = Writer(branch, micro_batches=(2, 1))
     found = export_automatically(branch, WEAK, EXAMPLES, write)
-    first, second, third = write.plans
-    assert len(first) > len(second) >= len(third)
-    assert found.branch.trainable_names == tuple(n for n in branch.trainable_names if n in third)
+    first, second = write.plans
+    assert first > second == HEAD == set(found.branch.trainable_names)
 
 
 def test_the_cap_limits_the_bytes(branch: Branch) -> None:
@@ -89,5 +88,5 @@ def test_the_cap_limits_the_bytes(branch: Branch) -> None:
     limits = limits_of(branch, costs, WEAK)
     more = limits_of(branch, costs, replace(WEAK, memory_cap_mib=WEAK.memory_cap_mib + 10))
     assert more.bytes - limits.bytes == 10 * 2**20
-    tight = replace(WEAK, memory_cap_mib=63)
+    tight = replace(WEAK, memory_cap_mib=62)  # less than a process
     assert set(export_automatically(branch, tight, EXAMPLES, Writer(branch)).chosen.names) == HEAD
