@@ -88,9 +88,11 @@ def _pool_first(program: Program) -> Program:
     """max(relu(x)) = relu(max(x)), which is less to compute, and to mask on the way back."""
     nodes = list(program.nodes)
     for place, node in enumerate(nodes):
+        if node.op != "Relu":
+            continue
         users = [n for n in nodes if node.output in n.inputs]
         kept = node.output in (program.y, program.early, *program.updates.values())
-        if node.op != "Relu" or kept or [n.op for n in users] != ["MaxPool"]:
+        if kept or [n.op for n in users] != ["MaxPool"]:
             continue
         (pool,) = users
         pooled = replace(pool.output, id=node.output.id)

@@ -192,7 +192,12 @@ def _check(name: str, model: keras.Model, learning: Learning) -> None:
     takes = getattr(model, "input_shape", None)
     if not model.built or takes is None:
         raise ModelError(f"the model of {name} has no input shape; begin it with keras.Input.")
-    if not isinstance(takes, tuple) or None in takes[1:]:
+    if not isinstance(takes, tuple):
+        raise ModelError(
+            f"the model of {name} takes {takes}; a branch has one input: return "
+            "toolkit.branch.one_input.one_input(model), and give it rows."
+        )
+    if None in takes[1:]:
         raise ModelError(f"the model of {name} takes {takes}; it must be one input of fixed shape.")
     for layer in nested_layers(model):
         policy = layer.dtype_policy.name

@@ -80,7 +80,7 @@ def export(
         typer.Option(
             help="--update auto: the longest step, of a batch.",
             min=0.01,
-            show_default="60 % of the operations of a full update",
+            show_default="half of the operations of a full update",
         ),
     ] = None,
     out: Annotated[

@@ -1,10 +1,11 @@
 """`--update auto`: a plan within the profile's memory and a step time, by estimate and by trial.
 
-What a plan will cost is estimated before anything is converted. The export then measures it: the
-micro-batch is the largest that fits the cap, and a step that takes longer than allowed is paid back
-with operations, which its time is nearly proportional to:
+What a plan will cost is estimated before anything is converted. The export then measures it, and
+the micro-batch is the largest that fits the cap. Where it is smaller than what the plan was priced
+for, or a step takes longer than allowed, the next plan has less to spend:
 
-    operations ← operations · allowed / measured
+    bytes      ← bytes · found / priced             examples in a micro-batch
+    operations ← operations · allowed / measured    seconds of a step
 """
 
 from __future__ import annotations
@@ -80,12 +81,20 @@ def export_automatically(
         if chosen.names == before:
             break
         plan = training(branch, AUTO, chosen.names)
-        bundle = write(plan)
-        took, before = bundle.measured.step_seconds, chosen.names
-        if max_step_seconds is None or took <= max_step_seconds:
-            return Automatic(plan, bundle, chosen, chosen.operations / costs.whole)
-        spent = min(limits.operations, chosen.operations)
-        limits = replace(limits, operations=_MARGIN * spent * max_step_seconds / took)
+        bundle, before = write(plan), chosen.names
+        took, found = bundle.measured.step_seconds, bundle.manifest.micro_batch_size
+        in_time = max_step_seconds is None or took <= max_step_seconds
+        if in_time and found >= limits.examples:
+            break
+        if found < limits.examples:
+            limits = replace(
+                limits, bytes=min(limits.bytes, chosen.bytes) * found / limits.examples
+            )
+        if max_step_seconds is not None and not in_time:
+            spent = _MARGIN * min(limits.operations, chosen.operations)
+            limits = replace(limits, operations=spent * max_step_seconds / took)
+    if in_time:
+        return Automatic(plan, bundle, chosen, chosen.operations / costs.whole)
     assert max_step_seconds is not None
     raise ExportError(
         f"the smallest plan that was tried takes {took * 1e3:.1f} ms a step, and --max-step-ms "

@@ -18,7 +18,7 @@ from toolkit.autodiff.program import Value
 from toolkit.updating.costs import Candidate, Costs, bytes_of, totals
 
 LEAST = 4  # examples in a micro-batch; fewer take more time, for what a call costs
-PART = 0.6  # of the operations of a full update, where no step time is asked for
+PART = 0.5  # of the operations of a full update, where no step time is asked for
 PACKING = 1.2  # as in `memory_estimate`: alignment, and what kernels pack
 _FLOAT = 4  # bytes
 

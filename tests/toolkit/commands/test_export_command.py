@@ -268,8 +268,9 @@ variable = 3
         ("unbuilt", "the model of models-unbuilt has no input shape; begin it with keras.Input."),
         ("any_size", "the model of models-any_size takes (None, None, None, 3); "
                      "it must be one input of fixed shape."),
-        ("two_inputs", "the model of models-two_inputs takes [(None, 4), (None, 4)]; "
-                       "it must be one input of fixed shape."),
+        ("two_inputs", "the model of models-two_inputs takes [(None, 4), (None, 4)]; a branch has "
+                       "one input: return toolkit.branch.one_input.one_input(model), and give it "
+                       "rows."),
         ("picture", "the model of models-picture answers (None, 6, 6, 2); for the target 'class' "
                     "it must be (None, classes)."),
         ("halves", "layer 'stem' computes in mixed_bfloat16; only float32 can train."),

@@ -26,7 +26,8 @@ from toolkit.export.bundle import Calibration
 from toolkit.export.bundle import export as write_bundle
 from toolkit.updating.plans import ALL, AUTO, planned
 
-PLANS = (ALL, AUTO, "last:1")
+INT8 = " int8"  # behind a plan: the frozen prefix in integers
+PLANS = (ALL, AUTO, "last:1", "last:1" + INT8)
 BACKBONE = "backbone.keras"
 _NO_CAP_MIB = 4096  # a full update is measured whole, whatever the profile allows
 
@@ -103,6 +104,8 @@ def _bundle(folder: Path, plan: str, steps: int, data: Path, progress: Progress)
     profile = load_profile("weak")
     if plan == ALL:
         profile = replace(profile, memory_cap_mib=_NO_CAP_MIB)
+    if plan.endswith(INT8):
+        profile = replace(profile, frozen_precision="int8")
     examples = read_cifar10(data)
     images, _ = chosen_classes(examples.x_train, examples.y_train, (CAT, DOG))
     calibration = Calibration("cats and dogs", images[:64])
@@ -111,9 +114,9 @@ def _bundle(folder: Path, plan: str, steps: int, data: Path, progress: Progress)
     def write(chosen: Branch) -> Bundle:
         return write_bundle(chosen, profile, target, calibration=calibration)
 
-    if plan == AUTO:
+    if plan.removesuffix(INT8) == AUTO:
         return export_automatically(branch, profile, calibration, write).bundle
-    return write(planned(branch, plan))
+    return write(planned(branch, plan.removesuffix(INT8)))
 
 
 def _costs(bundle: Bundle) -> dict[str, Any]:
@@ -128,7 +131,7 @@ def _costs(bundle: Bundle) -> dict[str, Any]:
 
 def _place(folder: Path, plan: str, steps: int) -> Path:
     """The learning rate falls over the steps, so that a bundle is for one number of them."""
-    return folder / f"{plan.replace(':', '-')}-{steps}"
+    return folder / f"{plan.replace(':', '-').replace(' ', '-')}-{steps}"
 
 
 def _read(lines: Path) -> list[dict[str, Any]]:

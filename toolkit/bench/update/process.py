@@ -59,9 +59,9 @@ def _pets(images: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _accuracy(model: Model, x: Array, y: Array) -> float:
-    """Of as many whole batches as there are."""
+    """Of as many whole batches as there are, whatever the micro-batch."""
     size = model.inputs("evaluate")["x"].shape[0]
-    count = len(x) // size * size
+    count = len(x) // BATCH * BATCH
     right = sum(
         float(model.call("evaluate", x=x[i : i + size], y=y[i : i + size])["correct"])
         for i in range(0, count, size)

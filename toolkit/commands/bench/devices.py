@@ -96,7 +96,8 @@ def bench_update(
     data: Annotated[Path, typer.Option(help="CIFAR-10: the folder of its batches.")],
     out: Out = FOLDER / "update.json",
     plan: Annotated[
-        list[str] | None, typer.Option(help="Beside `all`; repeat it.", show_default="auto, last:1")
+        list[str] | None,
+        typer.Option(help="Beside `all`; repeat it.", show_default="auto, last:1, last:1 int8"),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Of heads and examples.", min=1)] = 5,
     steps: Annotated[int, typer.Option(help="Of each device.", min=1)] = 300,

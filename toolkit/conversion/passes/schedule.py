@@ -10,6 +10,7 @@ order with fewer bytes alive at once is kept.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -133,29 +134,49 @@ def _finish_what_began(graph: _Graph, state: _State, job: int) -> tuple[int, ...
 
 
 def _backwards(graph: _Graph, heuristic: _Heuristic) -> list[int]:
+    """Jobs that can be placed wait in a heap under their rank; one whose rank may have changed is
+    ranked again, and what it had in the heap no longer counts."""
     waiting = [0] * len(graph.before)  # users that are not placed yet
     users: dict[int, set[int]] = defaultdict(set)
+    touching: dict[int, set[int]] = defaultdict(set)  # of each tensor, all jobs that it ranks
     for job, needed in enumerate(graph.before):
         for earlier in needed:
             waiting[earlier] += 1
         for tensor in graph.inputs[job]:
             if not graph.views[job]:
                 users[tensor].add(job)
+        for tensor in graph.touched[job]:
+            touching[tensor].add(job)
     state = _State({i for i, count in enumerate(waiting) if count == 0}, {}, users)
+    ranks = {job: heuristic(graph, state, job) for job in state.ready}
+    heap = [(rank, job) for job, rank in ranks.items()]
+    heapq.heapify(heap)
     placed: list[int] = []
     while state.ready:
-        chosen = min(state.ready, key=lambda job: heuristic(graph, state, job))
+        rank, chosen = heapq.heappop(heap)
+        if ranks.get(chosen) != rank:
+            continue
         state.ready.remove(chosen)
+        del ranks[chosen]
         placed.append(chosen)
         for tensor in graph.outputs[chosen]:
             state.begun.pop(tensor, None)
         for tensor in graph.inputs[chosen]:
             state.begun.setdefault(tensor, len(placed))
             users[tensor].discard(chosen)
+        changed, ranked = {*graph.outputs[chosen], *graph.inputs[chosen]}, set[int]()
         for earlier in graph.before[chosen]:
             waiting[earlier] -= 1
             if waiting[earlier] == 0:
                 state.ready.add(earlier)
+                ranked.add(earlier)
+                changed |= graph.touched[earlier]
+        ranked.update(job for tensor in changed for job in touching[tensor] & state.ready)
+        for job in ranked:
+            rank = heuristic(graph, state, job)
+            if ranks.get(job) != rank:
+                ranks[job] = rank
+                heapq.heappush(heap, (rank, job))
     return placed
 
 
