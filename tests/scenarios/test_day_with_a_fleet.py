@@ -99,6 +99,7 @@ def day(
     folder = Path(sys.executable).parent
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHON", sys.executable)
+    monkeypatch.setenv("COLUMNS", "200")  # of the terminal
     with ExitStack() as stack:
         yield Day(tmp_path, toolkit, bundles, monkeypatch, stack)
 
