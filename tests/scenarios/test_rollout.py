@@ -56,10 +56,12 @@ class Farm:
     def state(self) -> Path:
         return self.folder / "state"
 
-    def packed(self, bundle: Path, *, version: int = 0, folder: Path | None = None) -> Path:
+    def packed(
+        self, bundle: Path, *more: str, version: int = 0, folder: Path | None = None
+    ) -> Path:
         self.version += 1
-        where = folder or self.made.folder
-        return pack(bundle, where, None, fleet="farm", version=version or self.version).file
+        where, number = folder or self.made.folder, version or self.version
+        return pack(bundle, where, None, fleet="farm", version=number, arguments=more).file
 
     def rollout(self, file: Path, **options: Any) -> Any:
         words = [w for name, value in options.items() for w in (f"--{name}", str(value))]
@@ -153,8 +155,9 @@ def test_a_device_takes_another_branch_and_no_bad_pack_stops_it(
         (farm.packed(weak.folder, version=1), "refuses it", "version 2 is newer"),
         (farm.packed(greedily), "went back", "took 300 MiB when it was exported"),
         (farm.packed(broken), "went back", "the device ended with exit code 1"),
+        (farm.packed(weak.folder, "--steps", "10000000"), "went back", "a round within 6 s"),
     ):
-        said = farm.rollout(file)
+        said = farm.rollout(file, within=6)
         assert said.code == 1
         assert f"pi-1 {stage}: " in said.out, said
         assert why in said.out, said

@@ -33,12 +33,18 @@ def _options(
     broker: Annotated[
         str, typer.Option(help="mqtt://HOST:PORT, or mqtts://.", envvar="STEMSHARE_BROKER")
     ] = DEFAULT_BROKER,
-    user: Annotated[str | None, typer.Option(help="User name at the broker.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="User name at the broker.", envvar="STEMSHARE_USER")
+    ] = None,
     password_file: Annotated[
-        Path | None, typer.Option(help="Its first line is the password.")
+        Path | None,
+        typer.Option(help="Its first line is the password.", envvar="STEMSHARE_PASSWORD_FILE"),
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option(help="Authority that signed the broker's certificate.")
+        Path | None,
+        typer.Option(
+            help="Authority that signed the broker's certificate.", envvar="STEMSHARE_CA_FILE"
+        ),
     ] = None,
     certificate_file: Annotated[Path | None, typer.Option(help="Our own certificate.")] = None,
     key_file: Annotated[Path | None, typer.Option(help="Its private key.")] = None,

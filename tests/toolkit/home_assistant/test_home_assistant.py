@@ -2,17 +2,26 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from broker.aggregator.signing import Signing
+from broker.brokers.mosquitto_process import Mosquitto
 from broker.protocol.messages import Answer, Command, DeviceState, from_bytes, to_bytes
 from broker.protocol.slice import Slice
 from broker.protocol.topics import Topics
-from toolkit.home_assistant.bridge import Bridge
+from broker.transport.address import Credentials
+from broker.transport.mqtt import MqttTransport
+from broker.transport.transport import Packet
+from tests.harness.brokers import mosquitto
+from toolkit.home_assistant.bridge import Bridge, bridge_channel, run_bridge
 from toolkit.home_assistant.discovery import discovery_topic
+from toolkit.observing.link import Link
+
+__all__ = ["mosquitto"]
 
 TOPICS = Topics("garden")
 SWITCH = TOPICS.home_switch("pi-1")
@@ -164,3 +173,40 @@ def test_ids_have_no_dots_and_stay_apart() -> None:
     topics = {discovery_topic("garden", name) for name in names}
     assert len(topics) == 3
     assert all("." not in topic for topic in topics)
+
+
+def test_over_a_real_broker(mosquitto: Mosquitto) -> None:
+    """A device is born, Home Assistant finds it, and its switch reaches the device."""
+    address = mosquitto.address
+    link = Link(address, Credentials())
+    device = MqttTransport(
+        address, client_id="device", subscriptions=(TOPICS.command("pi-1"),), keep_session=False
+    )
+    heard = ("homeassistant/#", TOPICS.home_state("+"), TOPICS.home_available)
+    home = MqttTransport(address, client_id="home", subscriptions=heard, keep_session=False)
+    state = DeviceState.birth("pi-1", Slice.of(()), {"branch": "digits"})
+    device.publish(TOPICS.state("pi-1"), to_bytes(state), retain=True)
+    with closing(device), closing(home):
+        with bridge_channel("garden", link) as channel:
+            working = run_bridge(Bridge(TOPICS), channel, TOPICS)
+
+            def until(transport: MqttTransport, topic: str) -> bytes:
+                for _ in range(200):
+                    next(working)
+                    while event := transport.receive(0.05):
+                        if isinstance(event, Packet) and event.topic == topic:
+                            return event.payload
+                pytest.fail(f"nothing on {topic}")
+
+            assert until(home, TOPICS.home_available) == b"online"
+            announced = json.loads(until(home, discovery_topic("garden", "pi-1")))
+            assert announced["device"]["model"] == "digits"
+            home.publish(announced["components"]["paused"]["command_topic"], b"ON")
+            command = from_bytes(Command, until(device, TOPICS.command("pi-1")))
+            assert (command.device, command.what) == ("pi-1", "pause")
+        for _ in range(100):
+            event = home.receive(0.1)
+            if isinstance(event, Packet) and event.payload == b"offline":
+                break
+        else:
+            pytest.fail("it never says that it is gone")

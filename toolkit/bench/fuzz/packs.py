@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 from pathlib import Path
@@ -10,12 +11,20 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from broker.errors import WireError
+from broker.log import Log
+from broker.protocol.messages import Offer, to_bytes
+from broker.protocol.parts import ROOM, SMALLEST, split
+from broker.protocol.topics import Topics
 from firmware_sim.errors import PackError
 from firmware_sim.packs.format import END, INDEX, KEY, LIMITS, SIGNATURE, SIGNED_AS, header, padding
 from firmware_sim.packs.installed import Packs
+from firmware_sim.updating.updates import Updates
 from toolkit.bench.fuzz.target import Parser, Target, check, check_sentence
 
 _KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+_TOPICS = Topics("farm")
+_ROOM = 50_000  # bytes for a pack
 _SIGNED = b"{"  # an input that begins so is the index of a pack, and is signed
 
 
@@ -62,4 +71,62 @@ def _pack_seeds() -> list[bytes]:
     return [text, _pack(text)]
 
 
-TARGETS = (Target("pack", "packs, as they are and signed again", _pack_seeds, _open_pack),)
+def _open_offers(folder: Path) -> Parser:
+    """A device that runs version 1; an input is taken as an offer, and as a part of a good one."""
+    state, given = folder / "state", folder / "given.pack"
+    given.write_bytes(_pack_seeds()[1])
+    packs = Packs(state)
+    packs.install(given)
+    updates = Updates(
+        "pi-1",
+        1,
+        packs,
+        _TOPICS,
+        key=None,
+        room=_ROOM,
+        check=lambda index: None,
+        cap_reached=lambda: False,
+        log=Log(io.StringIO(), as_json=True),
+    )
+
+    def run(data: bytes) -> None:
+        for before, topic in ((b"", _TOPICS.offer("pi-1")), (_offer(), _TOPICS.pack("pi-1"))):
+            if before:
+                updates.take(_TOPICS.offer("pi-1"), before)
+            try:
+                updates.take(topic, data)
+            except WireError as error:
+                check_sentence(error)
+            kept = sum(file.stat().st_size for file in packs.folder.glob(".incoming-*"))
+            check(kept <= _ROOM, "more was kept than there is room for.")
+
+    return Parser(run)
+
+
+def _offered() -> bytes:
+    return _pack_seeds()[1]
+
+
+def _offer() -> bytes:
+    digest = hashlib.sha256(_offered()).hexdigest()
+    return to_bytes(
+        Offer(
+            device="pi-1",
+            version=2,
+            digest=digest,
+            bytes=len(_offered()),
+            part_bytes=SMALLEST - ROOM,
+            within=60,
+        )
+    )
+
+
+TARGETS = (
+    Target("pack", "packs, as they are and signed again", _pack_seeds, _open_pack),
+    Target(
+        "offer",
+        "offers of packs and their parts, as a device takes them",
+        lambda: [_offer(), *split(_offered(), SMALLEST)],
+        _open_offers,
+    ),
+)

@@ -13,7 +13,9 @@ from broker.protocol.messages import (
     AggregatorState,
     DeviceState,
     M,
+    Offer,
     Refused,
+    Rollout,
     Shared,
     Update,
     Verdict,
@@ -73,7 +75,7 @@ def _again(kind: type[M]) -> Callable[[bytes], None]:
 
 _KINDS = (
     *(_again(Update), _again(Shared), _again(Verdict)),
-    *(_again(DeviceState), _again(AggregatorState)),
+    *(_again(DeviceState), _again(AggregatorState), _again(Offer), _again(Rollout)),
 )
 
 

@@ -14,6 +14,7 @@ _MODULES = {
     "slice": "slices",
     "bundle": "given_files",
     "pack": "packs",
+    "offer": "packs",
     "source_settings": "sensors",
     "csv": "sensors",
     "sensor_message": "sensors",

@@ -13,7 +13,11 @@ from toolkit.commands.link import FleetLink, to_a_fleet
 from toolkit.errors import ObserverError
 
 SigningKey = Annotated[
-    Path | None, typer.Option(help="Signs the command; needed where devices have a key.")
+    Path | None,
+    typer.Option(
+        help="Signs the command; needed where devices have a key.",
+        envvar="STEMSHARE_SIGNING_KEY",
+    ),
 ]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for the answer.", min=0.1)]
 EXAMPLES = (
