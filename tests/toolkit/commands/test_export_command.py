@@ -383,7 +383,7 @@ def test_a_bad_calibration_file_is_refused(
 def test_a_branch_that_needs_more_memory_than_the_profile_has_is_refused(
     toolkit: Toolkit, own_bundle: Bundle, tmp_path: Path, listing: Listing
 ) -> None:
-    tiny = 'extends = "weak"\nmemory_cap_mib = 10\nbatch_size = 2\n'  # few micro-batches are tried
+    tiny = 'extends = "weak"\nmemory_cap_mib = 10\nbatch_size = 1\n'  # no micro-batches are tried
     (tmp_path / "tiny.toml").write_text(tiny)
     before = listing(tmp_path)
     arguments = ("--profile", tmp_path / "tiny.toml", "--task", "digits")
