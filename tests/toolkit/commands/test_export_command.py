@@ -128,10 +128,19 @@ def test_a_bad_cascade_is_refused(
     assert not Path("build").exists()
 
 
+SMALL = """\
+import keras
+
+def branch():
+    x = keras.Input((4,))
+    return keras.Model(x, keras.layers.Dense(2, name="stem")(x)), ["stem"]
+"""
+
+
 def test_a_script_gets_the_manifest_and_no_noise_of_tensorflow(tmp_path: Path) -> None:
-    ran = really(
-        "--quiet", "export", "--profile", "weak", "--task", "digits", "--json", cwd=tmp_path
-    )
+    (tmp_path / "small.py").write_text(SMALL)
+    model = ("--model", "small.py:branch")
+    ran = really("--quiet", "export", "--profile", "weak", *model, "--json", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     told = json.loads(ran.stdout)
     assert told.pop("bundle") == "build/weak"

@@ -31,9 +31,9 @@ def digits(seed: int) -> Branch:
 
 @pytest.fixture
 def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out the stages that take seconds: model.tflite is empty and nothing is measured."""
-    monkeypatch.setattr(stages, "convert_module", lambda module: b"")
-    monkeypatch.setattr(stages, "convert_prediction", lambda module: b"")
+    """Leaves out the stages that take seconds: the models are empty and nothing is measured."""
+    for converted in ("convert_module", "convert_prediction", "convert_inference"):
+        monkeypatch.setattr(stages, converted, lambda *arguments: b"")
     monkeypatch.setattr(stages, "try_out", lambda *arguments: Measured("none", "0", 1, 0, 0, 0.0))
     nothing = MemoryEstimate(*[0] * 8)
     monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: nothing)
