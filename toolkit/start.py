@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 from toolkit.errors import MissingExtra
+from toolkit.lean_keras import keep_keras_lean
 
 
 def main() -> None:
     """Runs the command line; nothing of the toolkit is loaded before it is known to be there."""
+    keep_keras_lean()
     try:
         from toolkit.commands.cli import main as run
 

@@ -3,28 +3,54 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from firmware_sim.bundle.reader import Bundle
-from tests.docs.pages import ROOT, Page, Pages, Session, StartSession, export_key
-from tests.harness.bundles import DIGITS, bundles
+from tests.docs.pages import (
+    BUNDLE,
+    ROOT,
+    SAID,
+    Exports,
+    Page,
+    Pages,
+    Session,
+    StartSession,
+    export_key,
+)
+from tests.harness.bundles import DIGITS, bundles, made_once
 
 __all__ = ["bundles"]
 
 
 @pytest.fixture(scope="session")
-def ran(bundles: dict[str, Bundle]) -> dict[str, tuple[Path, str]]:
-    """Exports by command and source: a copy of the bundle, and what was said.
+def exports(bundles: dict[str, Bundle], tmp_path_factory: pytest.TempPathFactory) -> Exports:
+    """Exports by command and source, made once in a run of the tests.
 
     The bundles that most pages begin with are the ones of the scenarios.
     """
-    return {
-        export_key(["export", "--profile", profile, *DIGITS]): (bundle.folder, "")
+    known = {
+        export_key(["export", "--profile", profile, *DIGITS]): bundle
         for profile, bundle in bundles.items()
     }
+
+    def export(key: str, make: Callable[[Path], None]) -> Path:
+        if key in known:
+            bundle = known[key]
+
+            def make(folder: Path) -> None:
+                shutil.copytree(bundle.folder, folder / BUNDLE)
+                (folder / SAID).touch()
+
+        name = sha256(key.encode()).hexdigest()[:16]
+        return made_once(tmp_path_factory, f"export-{name}", make)
+
+    return export
 
 
 @pytest.fixture
@@ -42,7 +68,7 @@ def session(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    ran: dict[str, tuple[Path, str]],
+    exports: Exports,
 ) -> StartSession:
     """Runs blocks in a new folder, with some words replaced by others that make it shorter."""
     from toolkit.commands.cli import main
@@ -64,4 +90,4 @@ def session(
         assert not caught.value.code, f"toolkit {shlex.join(arguments)}\n{said.out}\n{said.err}"
         return said.out
 
-    return lambda shorter: Session(folder, toolkit, ran, shorter)
+    return lambda shorter: Session(folder, toolkit, exports, shorter)

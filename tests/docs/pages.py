@@ -18,6 +18,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240.0  # seconds until a block is given up
+BUNDLE, SAID = "bundle", "said"  # in the folder of an export that was made
+# Answers the folder of an export by its key; the function makes it, if there is none yet.
+Exports = Callable[[str, Callable[[Path], None]], Path]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\n\Z")
 _FILE = re.compile(r"`([\w./-]+\.\w+)`:\n\n\Z")
@@ -68,7 +71,7 @@ class Session:
 
     folder: Path
     toolkit: Callable[[Path, list[str]], str]
-    ran: dict[str, tuple[Path, str]]
+    exports: Exports
     shorter: Mapping[str, str]
     port: int = field(default_factory=lambda: _free_port())
 
@@ -109,16 +112,16 @@ class Session:
             return self.toolkit(self.folder, arguments)
         out = arguments[arguments.index("--out") + 1] if "--out" in arguments else ""
         key = export_key(arguments) + self._sources(arguments)
-        if key not in self.ran:
-            said = self.toolkit(self.folder, arguments)
-            kept = self.folder.parent / f"kept-{len(self.ran)}"
-            self.ran[key] = kept, said
+
+        def make(folder: Path) -> None:
+            (folder / SAID).write_text(self.toolkit(self.folder, arguments), encoding="utf-8")
             if out:
-                shutil.copytree(self.folder / out, kept)
-        kept, said = self.ran[key]
+                shutil.copytree(self.folder / out, folder / BUNDLE)
+
+        kept = self.exports(key, make)
         if out and not (self.folder / out).exists():
-            shutil.copytree(kept, self.folder / out)
-        return said
+            shutil.copytree(kept / BUNDLE, self.folder / out)
+        return (kept / SAID).read_text(encoding="utf-8")
 
     def _sources(self, arguments: list[str]) -> str:
         """What the files say that a command names: another branch, profile or tuning is another."""

@@ -29,6 +29,8 @@ LONG = re.compile(
 SHORTER = {
     "--rounds 20 ": "--rounds 2 --deadline 20 ",
     "--rounds 5 ": "--rounds 2 --steps 10 ",
+    "--rounds 15 ": "--rounds 3 ",
+    "--rounds 25 ": "--rounds 5 ",
     "--task digits --share": "--task digits --steps 10 --share",
     "--task digits --fleet": "--task digits --steps 10 --fleet",
     "branch --max-step-ms 20": "branch --max-width 1 --max-step-ms 2000",  # however busy it is here

@@ -34,18 +34,22 @@ class Module:
         return ast.parse(self.path.read_text(encoding="utf-8"))
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def functions(self) -> dict[str, ast.FunctionDef]:
-        return {n.name: n for n in ast.walk(self.tree) if isinstance(n, ast.FunctionDef)}
+        return {n.name: n for n in self.nodes if isinstance(n, ast.FunctionDef)}
 
     @cached_property
     def imported(self) -> dict[str, Module]:
         """Functions of ours that this module takes from others."""
         return {
             alias.name: home
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
-            if (home := Module(ROOT / f"{(node.module or '').replace('.', '/')}.py")).path.exists()
+            if (home := module(ROOT / f"{(node.module or '').replace('.', '/')}.py")).path.exists()
             and alias.name in home.functions
         }
 
@@ -54,11 +58,11 @@ class Module:
 
     def calls(self) -> Iterator[tuple[ast.Call, ast.AST]]:
         """Every call, and the function that it stands in."""
-        scopes: list[ast.AST] = [self.tree, *self.functions.values()]
+        scopes = self.functions.values()
         inner = {id(n): scope for scope in scopes for n in ast.walk(scope)}  # the innermost wins
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Call):
-                yield node, inner[id(node)]
+                yield node, inner.get(id(node), self.tree)
 
     def patterns(self, text: ast.expr, scope: ast.AST) -> set[str]:
         """What an expression can say, with holes for what is known only when it runs."""
@@ -95,6 +99,12 @@ class Module:
         return {said for text in texts for said in self.patterns(text, scope)} or {HOLE}
 
 
+@cache
+def module(path: Path) -> Module:
+    """One for each file: to parse and to walk it takes longest."""
+    return Module(path)
+
+
 def _joined(parts: Iterable[set[str]]) -> set[str]:
     return {"".join(chosen) for chosen in product(*parts)}
 
@@ -124,7 +134,7 @@ def _normalised(text: str) -> str:
 
 def modules() -> list[Module]:
     files = (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
-    return [Module(file) for file in files]
+    return [module(file) for file in files]
 
 
 def user_errors(sources: list[Module]) -> set[str]:
@@ -132,7 +142,7 @@ def user_errors(sources: list[Module]) -> set[str]:
     classes = {
         node.name: {_name(base) for base in node.bases}
         for source in sources
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.ClassDef)
     }
     found = {"StemshareError"}
@@ -152,10 +162,12 @@ def messages() -> dict[str, str]:
             name = _name(call.func)
             if name in places and len(call.args) > places[name]:
                 said = source.patterns(call.args[places[name]], scope)
-            elif ast.unparse(call.func) in ("parser.error", "super().__init__") and call.args:
+            elif name not in ("error", "__init__", "exit", "write") or not call.args:
+                continue
+            elif ast.unparse(call.func) in ("parser.error", "super().__init__"):
                 said = source.patterns(call.args[0], scope)
                 said = said if name == "error" or _in_error(source, call) else set()
-            elif ast.unparse(call.func) in ("sys.exit", "sys.stderr.write") and call.args:
+            elif ast.unparse(call.func) in ("sys.exit", "sys.stderr.write"):
                 said = source.patterns(call.args[0], scope)
                 said = {s.removeprefix("error: ") for s in said if s.startswith("error: ")}
             else:
@@ -171,7 +183,7 @@ def messages() -> dict[str, str]:
 
 def _refused_logins() -> list[str]:
     """What a broker's reason codes mean; they are looked up in a table."""
-    for node in Module(ROOT / "broker" / "transport" / "link_failures.py").tree.body:
+    for node in module(ROOT / "broker" / "transport" / "link_failures.py").tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id="_FINAL")], value=ast.Dict(values=values)):
                 return [re.sub(r"\{.*?\}", HOLE, ast.literal_eval(value)) for value in values]
@@ -180,7 +192,7 @@ def _refused_logins() -> list[str]:
 
 def _in_error(source: Module, call: ast.Call) -> bool:
     """Whether a class whose text is fixed says it, as UnsupportedOp does."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef) and node.name in PLACES:
             return any(inner is call for inner in ast.walk(node))
     return False

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,11 @@ class Plan:
     def total(self) -> int:
         return sum(self.groups)
 
+    @cache  # noqa: B019, plans are few and small
+    def payload(self, number: int) -> bytes:
+        return to_bytes(self.update(number))
+
+    @cache  # noqa: B019
     def update(self, number: int) -> Update:
         """The devices send in turn; a synchronous round is whole after each has sent."""
         rng = np.random.default_rng(number)
@@ -215,8 +221,8 @@ class Life:
         if self.recorder is not None:
             self.recorder.note(("sent", first + count))
         for number in range(first, first + count):
-            update = self.plan.update(number)
-            self._devices.publish(TOPICS.update(update.device), to_bytes(update))
+            device = self.plan.update(number).device
+            self._devices.publish(TOPICS.update(device), self.plan.payload(number))
         self.aggregator.poll()
 
     def send_all(self) -> None:

@@ -25,9 +25,8 @@ from broker.protocol.parts import split
 from broker.protocol.topics import Topics
 from broker.protocol.wire import below, decode
 from broker.transport.mqtt import MqttTransport
-from firmware_sim.bundle.reader import Bundle, open_bundle
+from firmware_sim.bundle.reader import Bundle
 from firmware_sim.training.checkpoint import Checkpoints
-from tests.harness.bundles import made_once
 from tests.harness.metrics import read_metrics
 from tests.harness.programs import Program, Programs
 from tests.harness.waiting import PATIENCE, wait_until
@@ -38,24 +37,16 @@ ROOT = Path(__file__).parents[2]
 ROUNDS = 5
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def softmax_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The bundle of the example, seed 0. To be read only."""
-    return open_bundle(made_once(tmp_path_factory, "softmax", _export) / "weak")
-
-
-def _export(folder: Path) -> None:
     import keras
 
     from examples.plain_client.branch import branch
-    from profiles import load_profile
-    from toolkit.export.bundle import export
-    from toolkit.export.calibration import calibration_for
+    from tests.harness.quick_bundles import quick_bundle
 
     keras.utils.set_random_seed(0)
-    built = branch()
-    examples = calibration_for(built, "digits", None)
-    export(built, load_profile("weak"), folder / "weak", calibration=examples)
+    return quick_bundle(branch(), "weak", tmp_path_factory.mktemp("softmax") / "weak", batch=32)
 
 
 @pytest.fixture

@@ -158,9 +158,10 @@ def other_convolutions(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def steps_and_attention(x: keras.KerasTensor) -> keras.KerasTensor:
-    words = keras.ops.clip(keras.ops.round(keras.ops.abs(x[:, 0, :, 0]) * 3.0), 0.0, 5.0)
+    # A step of a recurrent layer is a copy of its cell: three have a first, a middle and a last.
+    words = keras.ops.clip(keras.ops.round(keras.ops.abs(x[:, 0, :3, 0]) * 3.0), 0.0, 5.0)
     words = layers.Embedding(6, 4, mask_zero=True)(words)
-    x = layers.Conv1D(4, 1, name="first")(layers.Reshape((8, 16))(x))
+    x = layers.Conv1D(4, 1, name="first")(layers.Reshape((8, 16))(x)[:, :3])
     x = layers.Bidirectional(layers.LSTM(3, return_sequences=True))(x)
     x = layers.MultiHeadAttention(2, 3)(x, x, use_causal_mask=True)
     x = layers.Attention(use_scale=True)([x, layers.Dense(6)(words)])

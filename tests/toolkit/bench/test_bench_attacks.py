@@ -13,10 +13,28 @@ from rich.console import Console
 
 from broker.merging.bounds import UNBOUNDED
 from broker.merging.merge import MergeRule
+from toolkit.bench.attacks import fleet
 from toolkit.bench.attacks.attackers import ATTACKS, Sent
 from toolkit.bench.attacks.fleet import Case, Trainer
 from toolkit.bench.attacks.run import CLIP_NORM, run_bench, tables
+from toolkit.conversion.convert import convert_module
 from toolkit.errors import ToolkitError
+from toolkit.training.module import TrainingModule
+
+CONVERTED: dict[str, bytes] = {}  # by how the branch learns
+
+
+@pytest.fixture(autouse=True)
+def converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fleets train one and the same branch, whose conversion takes longest."""
+
+    def convert(module: TrainingModule) -> bytes:
+        how = f"{module.branch.learning} {module.batch}"
+        if how not in CONVERTED:
+            CONVERTED[how] = convert_module(module)
+        return CONVERTED[how]
+
+    monkeypatch.setattr(fleet, "convert_module", convert)
 
 
 def shown(report: dict[str, Any]) -> str:

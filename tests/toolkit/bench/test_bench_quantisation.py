@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from firmware_sim.bundle.reader import Bundle
+from profiles import Profile
+from tests.harness.quick_bundles import quick_bundle
+from toolkit.bench import quantisation
 from toolkit.bench.quantisation import run_bench, tables
+from toolkit.branch.branch import Branch, with_learning_rate
 from toolkit.errors import ToolkitError
 
 
@@ -20,7 +25,16 @@ def shown(report: dict[str, Any]) -> str:
     return stream.getvalue()
 
 
-def test_the_command_runs_every_encoding(toolkit: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_command_runs_every_encoding(
+    toolkit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export_branch(
+        branch: Branch, task: str, profile: Profile, folder: Path, *, learning_rate: float
+    ) -> Bundle:
+        learning = with_learning_rate(branch, learning_rate)
+        return quick_bundle(learning, profile.name, folder, batch=profile.batch_size)
+
+    monkeypatch.setattr(quantisation, "export_branch", export_branch)  # nothing is tried out
     out = tmp_path / "new" / "quantisation.json"
     short = ("--seeds", "1", "--rounds", "2", "--steps", "10", "--learning-rate", "0.003")
     ran = toolkit("bench", "quantisation", "--out", out, *short, "--fleets", "2")

@@ -9,7 +9,11 @@ import pytest
 from rich.console import Console
 
 from broker.protocol.slice import SharedTensor, Slice
+from firmware_sim.bundle.reader import Bundle
+from profiles import Profile
+from toolkit.bench import caps, zoo_bundles
 from toolkit.bench.caps import MIB, message_bytes, run_bench, tables
+from toolkit.branch.branch import Branch
 from toolkit.errors import ToolkitError
 
 
@@ -20,8 +24,18 @@ def shown(report: dict[str, Any]) -> str:
     return stream.getvalue()
 
 
-def test_a_branch_runs_under_its_cap_or_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "tiny.toml").write_text('extends = "weak"\nmemory_cap_mib = 30\nbatch_size = 2\n')
+def test_a_branch_runs_under_its_cap_or_is_refused(
+    own_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def export_branch(branch: Branch, task: str, profile: Profile, folder: Path) -> Bundle:
+        if profile.name != "weak":
+            return zoo_bundles.export_branch(branch, task, profile, folder)
+        assert (branch.name, task) == ("digits-lightweight", "digits")
+        return own_bundle  # which was exported so
+
+    monkeypatch.setattr(caps, "export_branch", export_branch)
+    tiny = 'extends = "weak"\nmemory_cap_mib = 30\nbatch_size = 1\n'  # no micro-batches are tried
+    (tmp_path / "tiny.toml").write_text(tiny)
     said: list[str] = []
     report = run_bench(
         tmp_path,

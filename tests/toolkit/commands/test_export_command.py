@@ -128,10 +128,19 @@ def test_a_bad_cascade_is_refused(
     assert not Path("build").exists()
 
 
+SMALL = """\
+import keras
+
+def branch():
+    x = keras.Input((4,))
+    return keras.Model(x, keras.layers.Dense(2, name="stem")(x)), ["stem"]
+"""
+
+
 def test_a_script_gets_the_manifest_and_no_noise_of_tensorflow(tmp_path: Path) -> None:
-    ran = really(
-        "--quiet", "export", "--profile", "weak", "--task", "digits", "--json", cwd=tmp_path
-    )
+    (tmp_path / "small.py").write_text(SMALL)
+    model = ("--model", "small.py:branch")
+    ran = really("--quiet", "export", "--profile", "weak", *model, "--json", cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
     told = json.loads(ran.stdout)
     assert told.pop("bundle") == "build/weak"
@@ -384,7 +393,7 @@ def test_a_bad_calibration_file_is_refused(
 def test_a_branch_that_needs_more_memory_than_the_profile_has_is_refused(
     toolkit: Toolkit, own_bundle: Bundle, tmp_path: Path, listing: Listing
 ) -> None:
-    tiny = 'extends = "weak"\nmemory_cap_mib = 10\nbatch_size = 2\n'  # few micro-batches are tried
+    tiny = 'extends = "weak"\nmemory_cap_mib = 10\nbatch_size = 1\n'  # no micro-batches are tried
     (tmp_path / "tiny.toml").write_text(tiny)
     before = listing(tmp_path)
     arguments = ("--profile", tmp_path / "tiny.toml", "--task", "digits")

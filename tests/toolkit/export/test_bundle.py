@@ -1,9 +1,6 @@
 """An export is repeatable, tried out before it is believed, and never half done."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +10,7 @@ import pytest
 
 from broker.aggregator.slice_file import read_slice
 from firmware_sim.bundle.manifest import Measured
-from firmware_sim.bundle.reader import BRANCH, FILES, MANIFEST, PREDICT, Bundle, open_bundle
+from firmware_sim.bundle.reader import BRANCH, FILES, MANIFEST, PREDICT, Bundle
 from profiles import load_profile
 from toolkit import zoo
 from toolkit.branch.branch import Branch
@@ -34,9 +31,9 @@ def digits(seed: int) -> Branch:
 
 @pytest.fixture
 def without_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out the stages that take seconds: model.tflite is empty and nothing is measured."""
-    monkeypatch.setattr(stages, "convert_module", lambda module: b"")
-    monkeypatch.setattr(stages, "convert_prediction", lambda module: b"")
+    """Leaves out the stages that take seconds: the models are empty and nothing is measured."""
+    for converted in ("convert_module", "convert_prediction", "convert_inference"):
+        monkeypatch.setattr(stages, converted, lambda *arguments: b"")
     monkeypatch.setattr(stages, "try_out", lambda *arguments: Measured("none", "0", 1, 0, 0, 0.0))
     nothing = MemoryEstimate(*[0] * 8)
     monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: nothing)
@@ -144,15 +141,22 @@ def test_a_failed_export_leaves_the_previous_bundle_byte_for_byte(
     failure: BaseException,
     listing: Listing,
 ) -> None:
+    drafts: list[list[str]] = []
+
     def fail(*arguments: object) -> bytes:
+        """What is there now is what a kill would leave."""
+        assert listing(own_bundle.folder) == before
+        beside = (p for p in own_bundle.folder.parent.iterdir() if p != own_bundle.folder)
+        drafts.extend(sorted(path.name for path in draft.iterdir()) for draft in beside)
         raise failure
 
-    before = listing(own_bundle.folder.parent)
+    before, around = listing(own_bundle.folder), listing(own_bundle.folder.parent)
     monkeypatch.setattr(stages, "convert_inference", fail)
     wanted = ExportError if isinstance(failure, OSError) else type(failure)
     with pytest.raises(wanted):
         export(digits(seed=1), WEAK, own_bundle.folder)
-    assert listing(own_bundle.folder.parent) == before
+    assert drafts == [["model.tflite", "shared.onnx"]]
+    assert listing(own_bundle.folder.parent) == around
 
 
 @pytest.mark.usefixtures("without_training")
@@ -166,37 +170,3 @@ def test_a_failed_first_export_leaves_nothing(
     with pytest.raises(ExportError):
         export(digits(seed=1), WEAK, tmp_path / "weak")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_killed_export_leaves_the_previous_bundle(own_bundle: Bundle, listing: Listing) -> None:
-    """SIGKILL while two of the three files are in the draft."""
-    code = (
-        "import pathlib, sys, time\n"
-        "from profiles import load_profile\n"
-        "from toolkit import zoo\n"
-        "from toolkit.export import bundle\n"
-        "def slow(*arguments):\n"
-        "    print('quantising', flush=True)\n"
-        "    time.sleep(60)\n"
-        "bundle.convert_module = lambda module: b'half'\n"
-        "bundle.convert_inference = slow\n"
-        "branch = zoo.build('digits', 'lightweight')\n"
-        "bundle.export(branch, load_profile('weak'), pathlib.Path(sys.argv[1]))\n"
-    )
-    before = listing(own_bundle.folder)
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(own_bundle.folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as exporter:
-        assert exporter.stdout is not None
-        assert exporter.stdout.readline() == "quantising\n"
-        drafts = [p for p in own_bundle.folder.parent.iterdir() if p != own_bundle.folder]
-        exporter.kill()
-    assert exporter.returncode == -signal.SIGKILL
-    assert [sorted(path.name for path in draft.iterdir()) for draft in drafts] == [
-        ["model.tflite", "shared.onnx"]
-    ]
-    assert listing(own_bundle.folder) == before
-    assert open_bundle(own_bundle.folder).manifest == own_bundle.manifest

@@ -139,6 +139,8 @@ def measuring(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], N
         for module in (stages, trial):
             monkeypatch.setattr(module, "convert_module", convert)
             monkeypatch.setattr(module, "try_out", measure)
+        for converted in ("convert_inference", "convert_prediction"):
+            monkeypatch.setattr(stages, converted, lambda *arguments: b"")
         monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: estimate)
 
     return say

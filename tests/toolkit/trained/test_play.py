@@ -22,16 +22,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A bundle for MinAtar's Breakout, and the state of a device that has trained a little."""
     import keras
 
-    from profiles import load_profile
+    from tests.harness.quick_bundles import quick_bundle
     from toolkit import zoo
-    from toolkit.export.bundle import export
-    from toolkit.export.calibration import calibration_for
 
     folder = tmp_path_factory.mktemp("play")
     keras.utils.set_random_seed(0)
     branch = zoo.build("minatar", "lightweight", game="breakout")
-    calibration = calibration_for(branch, "minatar", None)
-    export(branch, load_profile("gateway"), folder / "bundle", calibration=calibration)
+    quick_bundle(branch, "gateway", folder / "bundle")
     command = [sys.executable, "-m", "firmware_sim.device", "--isolated", "--task", "minatar"]
     command += ["--bundle", str(folder / "bundle"), "--state", str(folder / "state")]
     command += ["--rounds", "1", "--steps", "3", "--warm-up-steps", "40", "--replay-frames", "200"]

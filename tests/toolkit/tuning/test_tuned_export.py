@@ -143,6 +143,8 @@ def test_the_measured_tuning_is_kept_if_it_is_faster_and_fits(
     for module in (stages, trial):
         monkeypatch.setattr(module, "convert_module", convert)
         monkeypatch.setattr(module, "try_out", measure)
+    for converted in ("convert_inference", "convert_prediction"):
+        monkeypatch.setattr(stages, converted, lambda *arguments: b"")
     monkeypatch.setattr(trial, "measure_tuning", tune)
     nothing = MemoryEstimate(*[0] * 8)
     monkeypatch.setattr(stages, "estimate_memory", lambda *arguments: nothing)

@@ -38,7 +38,8 @@ def run_cells(
     """Runs the study and prints where its results are."""
     folder = out or Path("results") / cells[0].options.task
     run_study(cells, folder, data, link="mqtt" if mqtt else "memory", jobs=jobs, ray=ray)
-    typer.echo(f"{len(cells)} cells are in {folder}; `toolkit figures {folder}` draws them")
+    are, them = ("cell is", "it") if len(cells) == 1 else ("cells are", "them")
+    typer.echo(f"{len(cells)} {are} in {folder}; `toolkit figures {folder}` draws {them}")
 
 
 def listed(text: str, kind: Callable[[str], T], what: str) -> list[T]:

@@ -24,6 +24,7 @@ from toolkit.errors import ExperimentError
 from toolkit.experiment.cell import Cell
 from toolkit.experiment.running.progress import Observer, rounds_done
 from toolkit.experiment.running.results import known_result, result_file
+from toolkit.lean_keras import keep_keras_lean
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ def _serve(connection: Connection, work: Work) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    keep_keras_lean()
     lock = threading.Lock()
 
     def send(message: int | str | None) -> None:

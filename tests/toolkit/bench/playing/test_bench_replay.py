@@ -9,27 +9,31 @@ from typing import Any
 
 import pytest
 
-from toolkit.bench.playing import replay
+from firmware_sim.bundle.reader import Bundle
+from profiles import Profile
+from toolkit.bench import zoo_bundles
 from toolkit.bench.playing.replay import GAMES, OURS
-
-# One worker exports; it takes many seconds.
-pytestmark = pytest.mark.xdist_group("atari bench")
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the command exports. To be read only."""
-    return replay._export(tmp_path_factory.mktemp("bench") / "bundle")
+from toolkit.branch.branch import Branch
 
 
 def test_the_command_tells_bytes_and_times(
-    toolkit: Callable[..., Any], bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toolkit: Callable[..., Any],
+    atari_bundle: Bundle,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replay, "_export", lambda folder: bundle)
+    exported: list[tuple[str, str, str]] = []
+
+    def export_branch(branch: Branch, task: str, profile: Profile, folder: Path) -> Bundle:
+        exported.append((branch.name, task, profile.name))
+        return atari_bundle  # an export of Atari takes longest of all, and the network is the same
+
+    monkeypatch.setattr(zoo_bundles, "export_branch", export_branch)
     out = tmp_path / "new" / "replay.json"
-    options = ("--frames", "100", "--steps", "100", "--batches", "10", "--on-disk")
+    options = ("--frames", "100", "--steps", "40", "--batches", "3", "--on-disk")
     ran = toolkit("bench", "replay", "--out", out, *options)
     assert (ran.code, ran.err) == (0, "")
+    assert exported == [("atari-lightweight", "atari", "gateway")]
     assert f"every number is in {out}" in ran.out.replace("\n", " ")
     report = json.loads(out.read_text())
     assert tuple(report["games"]) == GAMES
@@ -41,20 +45,27 @@ def test_the_command_tells_bytes_and_times(
         (GAMES[0], True),
     ]
     for found in report["devices"]:
-        # A hundred steps to begin with, and one before each of ten batches.
-        assert found["steps"] == 109
-        assert 0 < found["held_bytes"] < 109 * 84 * 84
+        # Forty steps to begin with, and one before each of three batches.
+        assert found["steps"] == 42
+        assert 0 < found["held_bytes"] < 42 * 84 * 84
         assert 0 < found["sample_to_step"] < 1
     memory, disk = report["devices"][0], report["devices"][-1]
     assert (memory["held_bytes"], memory["loss"]) == (disk["held_bytes"], disk["loss"])
 
 
 def test_a_device_with_its_replay_on_disk_learns_as_with_one_in_memory(
-    bundle: Path, tmp_path: Path
+    atari_bundle: Bundle, tmp_path: Path
 ) -> None:
     def device(name: str, *options: str) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "firmware_sim.device", "--isolated", "--task", "atari"]
-        command += ["--bundle", str(bundle), "--state", str(tmp_path / name), "--rounds", "1"]
+        command += [
+            "--bundle",
+            str(atari_bundle.folder),
+            "--state",
+            str(tmp_path / name),
+            "--rounds",
+            "1",
+        ]
         command += ["--steps", "2", "--replay-frames", "200", "--warm-up-steps", "100", *options]
         command += ["--evaluate-every", "9"]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

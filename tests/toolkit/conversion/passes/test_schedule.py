@@ -13,8 +13,6 @@ from toolkit.conversion.passes.schedule import Job, most_alive, schedule
 EXTERNAL = 3  # tensors 0..2 are there from the start
 VARIABLES = 3
 
-thorough = settings(max_examples=150, derandomize=True, deadline=None, database=None)
-
 
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[list[Job], list[int]]:
@@ -43,48 +41,26 @@ def programs(draw: st.DrawFn) -> tuple[list[Job], list[int]]:
     return jobs, sizes
 
 
-@thorough
+@settings(max_examples=200, derandomize=True, deadline=None, database=None)
 @given(programs())
-def test_every_task_runs_once(program: Any) -> None:
+def test_an_order_computes_what_the_given_one_does(program: Any) -> None:
+    """One program for all that holds: to draw it takes longest."""
     jobs, sizes = program
-    assert sorted(schedule(jobs, sizes)) == list(range(len(jobs)))
-
-
-@thorough
-@given(programs())
-def test_no_task_runs_before_its_inputs_are_there(program: Any) -> None:
-    jobs, sizes = program
+    order = schedule(jobs, sizes)
+    assert sorted(order) == list(range(len(jobs))), "every task runs once"
     there = set(range(EXTERNAL))
-    for index in schedule(jobs, sizes):
-        assert there.issuperset(jobs[index].inputs)
+    for index in order:
+        assert there.issuperset(jobs[index].inputs), "its inputs are there"
         there.update(jobs[index].outputs)
-
-
-@thorough
-@given(programs())
-def test_writes_keep_their_place_among_reads_and_writes(program: Any) -> None:
-    jobs, sizes = program
-    when = {index: time for time, index in enumerate(schedule(jobs, sizes))}
+    when = {index: time for time, index in enumerate(order)}
     for early, late in itertools.combinations(range(len(jobs)), 2):
         a, b = jobs[early], jobs[late]
         if {*a.writes} & {*b.reads, *b.writes} or {*a.reads} & {*b.writes}:
-            assert when[early] < when[late]
-
-
-@thorough
-@given(programs())
-def test_the_first_come_first_and_in_order(program: Any) -> None:
-    jobs, sizes = program
+            assert when[early] < when[late], "writes keep their place among reads and writes"
     first = [index for index, job in enumerate(jobs) if job.first]
-    assert schedule(jobs, sizes)[: len(first)] == first
-
-
-@thorough
-@given(programs())
-def test_variables_hold_what_they_held(program: Any) -> None:
-    """Runs both orders on symbols: each job's result names its inputs and what it read."""
-    jobs, sizes = program
-    assert meaning(jobs, schedule(jobs, sizes)) == meaning(jobs, range(len(jobs)))
+    assert order[: len(first)] == first
+    # Both orders run on symbols: each job's result names its inputs and what it read.
+    assert meaning(jobs, order) == meaning(jobs, range(len(jobs))), "variables hold what they held"
 
 
 def meaning(jobs: Sequence[Job], order: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
