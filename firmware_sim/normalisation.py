@@ -40,6 +40,12 @@ class Normalisation:
         normalised: Array = (x - mean) / deviation
         return normalised
 
+    def __str__(self) -> str:
+        mean, deviation = (
+            ", ".join(f"{value:.6g}" for value in values) for values in (self.mean, self.deviation)
+        )
+        return f"(x - mean) / deviation, with mean {mean} and deviation {deviation}"
+
     @cached_property
     def _arrays(self) -> tuple[Array, Array]:
         return np.array(self.mean, np.float32), np.array(self.deviation, np.float32)

@@ -108,14 +108,7 @@ class CheckedOut:
                 )
             yield "; ".join(said)
         if self.normalisation is not None:
-            mean, deviation = (
-                ", ".join(f"{value:.6g}" for value in values)
-                for values in (self.normalisation.mean, self.normalisation.deviation)
-            )
-            yield (
-                "they take inputs as the device normalises them, (x - mean) / deviation, with mean "
-                f"{mean} and deviation {deviation}"
-            )
+            yield f"they take inputs as the device normalises them: {self.normalisation}"
 
 
 def checkout(
