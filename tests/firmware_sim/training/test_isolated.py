@@ -119,3 +119,26 @@ def test_a_folder_of_a_fleet_is_refused(start: Start) -> None:
         start().train()
     assert str(caught.value) == "the checkpoint was made in a fleet; give another --state."
     assert ALONE != "run-1"
+
+
+def test_answers_get_weights_that_were_evaluated_and_those_of_the_checkpoint(start: Start) -> None:
+    """When weights are handed over, the measures that belong to them are known."""
+
+    def trained(alone: Alone) -> list[tuple[int, int]]:
+        seen: list[tuple[int, int]] = []
+
+        def renewed() -> None:
+            steps = int(alone.rounds.learner.state()["model/optimizer/step"])
+            seen.append((steps, len(alone.events("evaluated"))))
+
+        alone.rounds.renewed = renewed
+        alone.train()
+        return seen
+
+    assert trained(start()) == [(0, 1), (STEPS, 2), (2 * STEPS, 3), (3 * STEPS, 4)]
+    again = start()
+    again.rounds.restore()
+    again.rounds.restore()  # nothing more
+    assert int(again.rounds.learner.state()["model/optimizer/step"]) == COUNT * STEPS
+    assert len(again.events("resumed")) == 1
+    assert trained(again)[0] == (COUNT * STEPS, 0)
