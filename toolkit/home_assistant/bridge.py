@@ -91,7 +91,7 @@ class Bridge:
             (discovery_topic(self._topics.fleet, name, self._prefix), None),
             (self._topics.home_state(name), None),
         ]
-        if device is not None:
+        if device is not None and device.online is not None:  # it has spoken for itself
             about = discovery_of(self._fleet, device, switch=self._switch)
             found = [(found[0][0], about), (found[1][0], state_of(self._fleet, device))]
         new = []

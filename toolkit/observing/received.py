@@ -112,6 +112,8 @@ def _state(fleet: FleetStatus, name: str, payload: bytes, seen: int) -> FleetSta
 
 
 def _metrics(fleet: FleetStatus, name: str, payload: bytes, seen: int) -> FleetStatus:
+    if not payload:  # cleared, after the device was removed: that makes no new one
+        return fleet
     found = read_metrics(payload, f"{PREFIX}device_")
     return _changed(fleet, name, lambda d: replace(d, metrics=found, seen_ms=seen or d.seen_ms))
 
