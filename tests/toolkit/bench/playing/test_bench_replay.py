@@ -30,7 +30,7 @@ def test_the_command_tells_bytes_and_times(
 
     monkeypatch.setattr(zoo_bundles, "export_branch", export_branch)
     out = tmp_path / "new" / "replay.json"
-    options = ("--frames", "100", "--steps", "40", "--batches", "3", "--on-disk")
+    options = ("--frames", "100", "--steps", "100", "--batches", "10", "--on-disk")
     ran = toolkit("bench", "replay", "--out", out, *options)
     assert (ran.code, ran.err) == (0, "")
     assert exported == [("atari-lightweight", "atari", "gateway")]
@@ -45,9 +45,9 @@ def test_the_command_tells_bytes_and_times(
         (GAMES[0], True),
     ]
     for found in report["devices"]:
-        # Forty steps to begin with, and one before each of three batches.
-        assert found["steps"] == 42
-        assert 0 < found["held_bytes"] < 42 * 84 * 84
+        # A hundred steps to begin with, and one before each of ten batches.
+        assert found["steps"] == 109
+        assert 0 < found["held_bytes"] < 109 * 84 * 84
         assert 0 < found["sample_to_step"] < 1
     memory, disk = report["devices"][0], report["devices"][-1]
     assert (memory["held_bytes"], memory["loss"]) == (disk["held_bytes"], disk["loss"])
