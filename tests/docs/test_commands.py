@@ -65,10 +65,15 @@ def test_a_page_runs_from_top_to_bottom(name: str, pages: Pages, session: StartS
 
 
 @pytest.mark.parametrize("name", _pages())
-def test_every_option_that_a_page_uses_exists(name: str, pages: Pages) -> None:
+def test_every_option_that_a_page_uses_exists(
+    name: str, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (page,) = pages(name)
     for block in page.blocks():
         for command in block.commands if block.language == "sh" else []:
+            if command.startswith("export "):
+                for assignment in shlex.split(command)[1:]:
+                    monkeypatch.setenv(*assignment.split("=", 1))
             for part in re.split(r"\s*(?:&&|;|\|| &$)\s*", command):
                 assert not (wrong := _wrong_in(part)), f"{part}\n{wrong}"
 
