@@ -159,17 +159,24 @@ class Lines:
         return came
 
     def _read_file(self, opened: int, status: os.stat_result) -> Reading:
-        """Reads a file until another one has its name."""
+        """Reads a file until another one has its name and something in it.
+
+        Whoever writes keeps to the old file until it opens the new one; so that one is read to its
+        end once more when the new one has begun.
+        """
         self._inode = status.st_ino
         yield Break.NEW_FILE
         yield from self._find_position(opened, status)
-        came = False
+        came = replaced = False
         while not self._closing.is_set():
             data = os.read(opened, CHUNK)
             if data:
                 came = True
                 yield from self._split(data)
                 continue
+            if replaced:
+                self._to(opened, 0)
+                return came
             if not self._follow:
                 if self._rest:
                     yield from self._split(b"\n")
@@ -180,9 +187,9 @@ class Lines:
                 self._to(opened, 0)
                 yield Break.NEW_FILE
             with suppress(OSError):  # removed; the next one may come
-                if Path(self._place).stat().st_ino != self._inode:
-                    self._to(opened, 0)
-                    return came
+                now = Path(self._place).stat()
+                begun = now.st_size > 0 or not stat.S_ISREG(now.st_mode)
+                replaced = now.st_ino != self._inode and begun
         return came
 
     def _find_position(self, opened: int, status: os.stat_result) -> Iterator[Line | Break | None]:

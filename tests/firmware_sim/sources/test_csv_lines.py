@@ -182,6 +182,28 @@ def test_a_file_that_grows_is_cut_and_replaced(tmp_path: Path) -> None:
     assert [event for event in events if event is not None] == []
 
 
+def test_a_file_is_read_to_its_end_when_another_takes_its_name(tmp_path: Path) -> None:
+    file, old = tmp_path / "data.csv", tmp_path / "data.csv.1"
+    file.write_text("value\n1\n")
+    source = CsvSource(str(file), CsvSettings(), Request(x=TensorSpec((1,), X.dtype)))
+    events = source.events()
+    assert observation(next_event(events)).x.tolist() == [1]
+    assert next(events) is None  # it has seen the end, and waits
+    with file.open("a") as lines:
+        lines.write("2\n")
+        file.rename(old)
+        file.touch()
+        lines.write("3\n")
+        lines.flush()
+        assert [observation(next_event(events)).x.item() for _ in range(2)] == [2, 3]
+        for _ in range(2):
+            assert next(events) is None  # the new file is there, and nothing is in it
+        lines.write("4\n")
+    file.write_text("value\n5\n")
+    assert [observation(next_event(events)).x.item() for _ in range(2)] == [4, 5]
+    source.close()
+
+
 def test_a_device_goes_on_where_it_stopped(tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
     file.write_text("b,a\n" + "".join(f"{n},{n + 0.5}\n" for n in range(6)))
