@@ -258,10 +258,19 @@ def problem_with(name: str, value: object) -> str | None:
     if type(value) not in _accepted(key):
         found = _type(value)
     elif _allowed(key, value):
-        return None
+        return _endless(str(value)) if name == "quiet_hours" else None
     else:
         found = short_repr(value)
     return f"must be {_expected(key)}, but it is {found}"
+
+
+def _endless(hours: str) -> str | None:
+    """What is wrong with quiet hours of which an interval has no end, or None."""
+    for interval in filter(None, hours.split(",")):
+        begin, end = interval.strip().split("-")
+        if begin == end:
+            return f"has the interval {interval.strip()}, which would never end"
+    return None
 
 
 def _accepted(key: Field[Any]) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.transport.mqtt_rules import LARGEST_PACKET, packet_bytes
 from broker.transport.transport import Disconnected, Event, Packet, QueueLimits
@@ -22,6 +22,7 @@ class Inbox:
         self._packets = 0
         self._bytes = 0
         self._closed = False
+        self._gap = False  # whether the last packet was dropped
         self._changed = threading.Condition()
         self.received_bytes = 0
         self.dropped = 0
@@ -36,9 +37,12 @@ class Inbox:
                     or self._bytes + size > self._limits.inbox_bytes
                 ):
                     self.dropped += 1
+                    self._gap = True
                     return
                 self._packets += 1
                 self._bytes += size
+                if self._gap:
+                    event, self._gap = replace(event, after_gap=True), False
             elif isinstance(event, Disconnected) and isinstance(self._newest(), Disconnected):
                 self._events.pop()  # only the newest reason is of interest
             self._events.append(event)

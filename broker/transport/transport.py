@@ -18,6 +18,7 @@ class Packet:
     topic: str
     payload: bytes
     retained: bool = field(default=False, compare=False)
+    after_gap: bool = field(default=False, compare=False)  # those before it were dropped
 
 
 @dataclass(frozen=True)

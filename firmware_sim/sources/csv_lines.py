@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,20 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
-from broker.durable import make_folder, write_file
 from firmware_sim.errors import SourceError
 from firmware_sim.sources.decoding.csv_table import BadLine, Table
 from firmware_sim.sources.decoding.windows import Window
 from firmware_sim.sources.framing import Framing
 from firmware_sim.sources.labels import NoLabel
-from firmware_sim.sources.lines import IDLE_S, STDIN, Break, Line, Lines, Position
+from firmware_sim.sources.lines import IDLE_S, STDIN, Break, Line, Lines
+from firmware_sim.sources.position import Progress, read_note, write_note
 from firmware_sim.sources.request import Request
 from firmware_sim.sources.settings import CsvSettings, read_settings
 from firmware_sim.sources.source import LateLabel, Malformed, Observation
 
 KEEP_S = 1.0  # between two notes of the position; a kill makes it read what came since again
 POSITION_FILE = "position.json"
-_LARGEST_NOTE = 4096  # bytes
 
 
 def open_csv(place: str, request: Request) -> CsvSource:
@@ -44,13 +41,13 @@ class CsvSource:
         self._framing.check_labels(settings.labels)
         self._closing = threading.Event()
         self._note = None if request.memory is None else request.memory / POSITION_FILE
-        self._kept: Position | None = read_position(self._note) if self._note else None
+        self._kept = read_note(self._note) if self._note else None
         self._next_note = 0.0
         self._lines = Lines(
             place,
             self._closing,
             follow=settings.follow,
-            resume=self._kept,
+            resume=self._kept.position if self._kept else None,
             from_end=settings.begin == "end",
             waits=lambda reason: request.tell("source_waits", reason=reason),
         )
@@ -63,7 +60,7 @@ class CsvSource:
 
     def events(self) -> Iterator[Observation | LateLabel | Malformed | None]:
         windows = self._framing.windows()
-        end, said = 0, time.monotonic()
+        progress, resume, said = Progress(windows), self._kept, time.monotonic()
         for found in self._lines.read():
             match found:
                 case Line() as line:
@@ -72,28 +69,30 @@ class CsvSource:
                         row = self._table.read(line.text)
                         if row is not None and not line.again:
                             window = windows.add(row.sample, self._framing.label(row.labels))
+                            progress.add(line.end)
                             event = None if window is None else self._observation(window, line.end)
                     except (BadLine, NoLabel) as error:
                         event = None if line.again else Malformed(str(error))
                     if event is not None:
                         yield event
                         # Whoever asks for the next event has stored this one.
-                        end, said = line.end, time.monotonic()
-                        self._remember(end)
+                        said = time.monotonic()
+                        self._remember(progress)
                     elif time.monotonic() - said > IDLE_S:  # lines come, and no window yet
                         yield None
                         said = time.monotonic()
                 case Break.NEW_FILE:
                     self._table.new_file()
-                    end = 0
+                    progress.begin(self._lines.began, resume)
+                    resume = None
                 case Break.REOPENED:
                     windows.restart()
                 case Break.BAD:
                     yield Malformed("a line is too long, or no text.")
                 case None:
-                    self._remember(end)
+                    self._remember(progress)
                     yield None
-        self._remember(end, at_once=True)
+        self._remember(progress, at_once=True)
 
     def close(self) -> None:
         self._closing.set()
@@ -108,25 +107,11 @@ class CsvSource:
             return found
         return replace(found, key=f"{self._lines.inode}/{end}/{crc32(found.x.tobytes())}")
 
-    def _remember(self, end: int, *, at_once: bool = False) -> None:
-        """Notes how far the file was read, at most once a second."""
+    def _remember(self, progress: Progress, *, at_once: bool = False) -> None:
+        """Notes where to go on after a stop, at most once a second."""
         now = time.monotonic()
-        if self._note is None or not self._lines.inode or not end:
+        if self._note is None or not self._lines.inode or not (at_once or now >= self._next_note):
             return
-        position = Position(self._lines.inode, end)
-        if position != self._kept and (at_once or now >= self._next_note):
-            make_folder(self._note.parent)
-            write_file(self._note, json.dumps(vars(position)).encode())
-            self._kept, self._next_note = position, now + KEEP_S
-
-
-def read_position(file: Path) -> Position | None:
-    """Returns the position that a state keeps; None if there is none, or it is damaged."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        if file.stat().st_size <= _LARGEST_NOTE:
-            note = json.loads(file.read_bytes())
-            if isinstance(note, dict) and all(
-                type(note.get(name)) is int and note[name] >= 0 for name in ("inode", "offset")
-            ):
-                return Position(note["inode"], note["offset"])
-    return None
+        if (note := progress.resume()) != self._kept:
+            write_note(self._note, note)
+            self._kept, self._next_note = note, now + KEEP_S

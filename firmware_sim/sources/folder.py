@@ -1,7 +1,8 @@
 """`folder:DIR`: pictures and WAV files that appear in a folder.
 
 The label of a file is the name of the sub-folder that it is in; a file that is in none has no
-label. A file is read once it has stopped growing, and never again while it stays as it is.
+label. A file is read once it has stopped growing, and never again while it stays as it is. One that
+a kill has left half read is read again, and its examples have the same keys as before.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class Found:
     def digest(self) -> bytes:
         text = "\0".join((self.label, self.name, str(self.size), str(self.modified_ns)))
         return hashlib.sha256(os.fsencode(text)).digest()[:_DIGEST]
+
+    def key(self, number: int) -> str:
+        """Returns the key of an example of this file: of its window with this number."""
+        return f"{self.digest.hex()}/{number}"
 
 
 def open_folder(place: str, request: Request) -> FolderSource:
@@ -135,7 +140,7 @@ class FolderSource:
         try:
             match path.suffix.lower():
                 case ".wav":
-                    yield from self._sound(path, found.label)
+                    yield from self._sound(path, found)
                 case suffix if suffix in SUFFIXES:
                     yield self._picture(path, found)
                 case _:
@@ -151,11 +156,11 @@ class FolderSource:
         with path.open("rb") as file:
             data = file.read(LARGEST_PICTURE)
         label = self._framing.target([found.label or None])
-        return Observation(read_picture(data, self._request.x), label)
+        return Observation(read_picture(data, self._request.x), label, found.key(0))
 
-    def _sound(self, path: Path, name: str) -> Iterator[Observation | Malformed]:
+    def _sound(self, path: Path, found: Found) -> Iterator[Observation | Malformed]:
         """Yields the windows of a file; none spans two files."""
-        label = self._framing.label([name or None])
+        label = self._framing.label([found.label or None])
         windows = self._framing.windows()
         made = 0
         with path.open("rb") as file:
@@ -165,8 +170,8 @@ class FolderSource:
                 for sample in block:
                     window = windows.add(sample, label)
                     if window is not None:
+                        yield self._framing.observation(window, found.key(made))
                         made += 1
-                        yield self._framing.observation(window)
         if not made:
             raise BadSound(f"a WAV file has fewer than the {self._framing.window} samples.")
 
@@ -175,6 +180,8 @@ class FolderSource:
         if self._memory is not None:
             make_folder(self._memory.parent)
             with self._memory.open("ab") as file:
+                # A power cut may have left a part of a digest, which would shift all others.
+                file.truncate(file.tell() // _DIGEST * _DIGEST)
                 file.write(found.digest)
 
 
@@ -186,4 +193,5 @@ def read_seen(file: Path) -> set[bytes]:
         return set()
     except OSError as error:
         raise SourceError(f"{file} cannot be read ({error.strerror}).") from None
-    return {data[start : start + _DIGEST] for start in range(0, len(data), _DIGEST)}
+    whole = len(data) // _DIGEST * _DIGEST
+    return {data[start : start + _DIGEST] for start in range(0, whole, _DIGEST)}

@@ -73,12 +73,18 @@ class Lines:
         self._rest = bytearray()
         self._too_long = False
         self._offset = 0
+        self._began = Position(0, 0)
         self._inode = 0
 
     @property
     def inode(self) -> int:
         """The number of the file that is being read; 0 for what is no file."""
         return self._inode
+
+    @property
+    def began(self) -> Position:
+        """Where reading began in the file that is being read."""
+        return self._began
 
     @property
     def is_device(self) -> bool:
@@ -159,17 +165,28 @@ class Lines:
         return came
 
     def _read_file(self, opened: int, status: os.stat_result) -> Reading:
-        """Reads a file until another one has its name."""
+        """Reads a file until another one has its name and something in it.
+
+        Whoever writes keeps to the old file until it opens the new one; so that one is read to its
+        end once more when the new one has begun.
+        """
         self._inode = status.st_ino
+        self._to(opened, self._first_offset(status))
         yield Break.NEW_FILE
-        yield from self._find_position(opened, status)
-        came = False
+        if self._offset:
+            first, newline, _ = os.pread(opened, LONGEST, 0).partition(b"\n")
+            if newline:
+                yield Line(first.decode("utf-8", "replace").rstrip("\r"), 0, again=True)
+        came = replaced = False
         while not self._closing.is_set():
             data = os.read(opened, CHUNK)
             if data:
                 came = True
                 yield from self._split(data)
                 continue
+            if replaced:
+                self._to(opened, 0)
+                return came
             if not self._follow:
                 if self._rest:
                     yield from self._split(b"\n")
@@ -180,31 +197,24 @@ class Lines:
                 self._to(opened, 0)
                 yield Break.NEW_FILE
             with suppress(OSError):  # removed; the next one may come
-                if Path(self._place).stat().st_ino != self._inode:
-                    self._to(opened, 0)
-                    return came
+                now = Path(self._place).stat()
+                begun = now.st_size > 0 or not stat.S_ISREG(now.st_mode)
+                replaced = now.st_ino != self._inode and begun
         return came
 
-    def _find_position(self, opened: int, status: os.stat_result) -> Iterator[Line | Break | None]:
-        self._to(opened, 0)
+    def _first_offset(self, status: os.stat_result) -> int:
+        """Returns where to begin in a file: at its beginning, unless this is the first one."""
         resume, self._resume = self._resume, None
         from_end, self._from_end = self._from_end, False
-        known = resume is not None and resume.inode == status.st_ino
-        offset = 0
-        if known and resume is not None and resume.offset <= status.st_size:
-            offset = resume.offset
-        elif resume is None and from_end:
-            offset = status.st_size
-        if not offset:
-            return
-        first, newline, _ = os.pread(opened, LONGEST, 0).partition(b"\n")
-        if newline:
-            yield Line(first.decode("utf-8", "replace").rstrip("\r"), 0, again=True)
-        self._to(opened, offset)
+        if resume is None:
+            return status.st_size if from_end else 0
+        known = resume.inode == status.st_ino and resume.offset <= status.st_size
+        return resume.offset if known else 0
 
     def _to(self, opened: int, offset: int) -> None:
         os.lseek(opened, offset, os.SEEK_SET)
         self._offset = offset
+        self._began = Position(self._inode, offset)
         self._rest.clear()
         self._too_long = False
 

@@ -1,6 +1,7 @@
 """`mqtt:TOPIC`: windows of what sensors publish, on the fleet's broker or on another.
 
-With + or # in TOPIC every topic is a sensor of its own, whose samples mix with no other's.
+With + or # in TOPIC every topic is a sensor of its own, whose samples mix with no other's. No
+window spans a lost link or dropped messages, and a sample that the broker retains is taken once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from broker.transport.address import Credentials, parse_address
 from broker.transport.mqtt import MqttTransport
 from broker.transport.mqtt_rules import matches
-from broker.transport.transport import Disconnected, Packet, QueueLimits
+from broker.transport.transport import Connected, Disconnected, Packet, QueueLimits
 from firmware_sim.errors import SourceError
 from firmware_sim.sources.decoding.message import BadMessage, Messages
 from firmware_sim.sources.decoding.windows import Windows
@@ -57,6 +58,7 @@ class MqttSource:
         self._whole = settings.whole_windows
         self._closing = threading.Event()
         self._dropped = 0
+        self._linked = self._lost = False  # whether there was a link, and whether one was lost
         try:
             self._transport = MqttTransport(
                 parse_address(settings.broker or request.broker),
@@ -73,12 +75,17 @@ class MqttSource:
         while not self._closing.is_set():
             found: list[Event] = []
             match self._transport.receive(WAIT_S):
-                case Packet(topic, payload):
-                    found = self._take(topic, payload)
+                case Connected():
+                    self._linked = True
+                case Packet() as packet:
+                    self._linked = True
+                    found = self._take(packet)
                 case Disconnected(reason, final):
                     if final:
                         raise SourceError(f"the source cannot be read: {reason}")
                     self._request.tell("source_waits", reason=reason)
+                    self._lost = self._linked
+                    self._restart()
             if (dropped := self._transport.dropped) > self._dropped:
                 count, self._dropped = dropped - self._dropped, dropped
                 found.append(Malformed(f"{count} messages came faster than they could be read."))
@@ -97,16 +104,24 @@ class MqttSource:
         self._closing.set()
         self._transport.close()
 
-    def _take(self, topic: str, payload: bytes) -> list[Event]:
+    def _restart(self) -> None:
+        for windows in self._windows.values():
+            windows.restart()
+
+    def _take(self, packet: Packet) -> list[Event]:
+        if packet.after_gap:
+            self._restart()
         try:
-            if self._label_topic and matches(self._label_topic, topic):
-                key, labels = self._messages.read_label(payload)
+            if self._label_topic and matches(self._label_topic, packet.topic):
+                key, labels = self._messages.read_label(packet.payload)
                 if (target := self._framing.target(labels)) is None:
                     raise NoLabel("a message on the topic of labels has no label.")
                 return [LateLabel(key, target)]
-            reading = self._messages.read(payload)
+            if packet.retained and self._lost:  # it was taken, or is older than what comes
+                return []
+            reading = self._messages.read(packet.payload)
             label = self._framing.label(reading.labels)
-            windows = self._windows_of(topic)
+            windows = self._windows_of(packet.topic)
             made = [windows.add(sample, label) for sample in reading.samples]
             return [self._framing.observation(w, reading.key) for w in made if w is not None]
         except (BadMessage, NoLabel) as error:

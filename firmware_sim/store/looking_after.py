@@ -25,7 +25,7 @@ def show_store(folder: Path) -> list[str]:
     """Returns lines that say what the store of a state folder holds; a device may use it."""
     database = Database(folder / FILE)
     try:
-        about, counters = database.about(), database.counters()
+        about, counters = _about(database), database.counters()
         facts = list(database.all_facts())
     finally:
         database.close()
@@ -54,7 +54,7 @@ def export_store(folder: Path, file: Path) -> list[str]:
     """Writes the examples as `--task npz` takes them; those without a label as `x_waiting`."""
     database = Database(folder / FILE)
     try:
-        spec = ExampleSpec.from_json(database.about()["spec"])
+        spec = ExampleSpec.from_json(_about(database)["spec"])
         facts = sorted(database.all_facts(), key=lambda fact: fact[3])
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name, part in _PARTS.items():
@@ -74,6 +74,13 @@ def erase_store(folder: Path) -> list[str]:
     if any(is_claimed(place) for place in (folder, *folder.glob("model-*"))):
         raise StoreError(f"a device is using {folder}; stop it before its examples are erased.")
     return [f"{folder / FILE}: {erase(folder) / MIB:.1f} MiB erased"]
+
+
+def _about(database: Database) -> dict[str, str]:
+    """Returns what the store says of itself; a kill may have come before it said anything."""
+    if "spec" not in (about := database.about()):
+        raise StoreError(f"{database.path} was never finished, and holds no examples.")
+    return about
 
 
 def _rows(database: Database, spec: ExampleSpec, slots: list[int], which: int) -> Iterator[bytes]:

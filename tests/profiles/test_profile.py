@@ -278,7 +278,9 @@ valid_values = st.fixed_dictionaries(
         "battery_limit_percent": st.integers(0, 100),
         "pause_file": st.sampled_from(["", "/", "/run/pause", "/a b/ü"]),
         "quiet_hours": st.lists(st.tuples(st.times(), st.times())).map(
-            lambda pairs: ", ".join(f"{a:%H:%M}-{b:%H:%M}" for a, b in pairs)
+            lambda pairs: ", ".join(
+                f"{a:%H:%M}-{b:%H:%M}" for a, b in pairs if f"{a:%H:%M}" != f"{b:%H:%M}"
+            )
         ),
     },
 )
@@ -404,6 +406,10 @@ BANDWIDTH_UNIT = "is unknown: the unit is kbps and the key is 'bandwidth_kbps'"
         ("quiet_hours = '22-6'", "quiet_hours", f"{HOURS}, but it is '22-6'"),
         ("quiet_hours = '22:00-24:00'", "quiet_hours", f"{HOURS}, but it is '22:00-24:00'"),
         ("quiet_hours = '22:00-06:00,'", "quiet_hours", f"{HOURS}, but it is '22:00-06:00,'"),
+        ("quiet_hours = '08:00-08:00'", "quiet_hours",
+         "has the interval 08:00-08:00, which would never end"),
+        ("quiet_hours = '22:00-06:00, 12:30-12:30'", "quiet_hours",
+         "has the interval 12:30-12:30, which would never end"),
         ("quiet_hours = ['22:00-06:00']", "quiet_hours", f"{HOURS}, but it is an array"),
         # not one of the choices
         ("branch = 'tiny'", "branch", f"must be {BRANCHES}, but it is 'tiny'"),

@@ -14,6 +14,7 @@ from broker.protocol.topics import Topics
 from broker.transport.channel import Channel, Message
 from broker.transport.mqtt import MqttTransport
 from broker.transport.transport import Connected, Disconnected
+from profiles.text import printable
 from toolkit.errors import ObserverError
 from toolkit.observing.curves import Curve
 from toolkit.observing.history import History
@@ -159,6 +160,9 @@ def in_background(observer: Observer, failed: Callable[[str], None]) -> Iterator
                 observer.look(0.2)
         except ObserverError as error:
             failed(str(error))
+        except Exception as error:  # a thread that ends in silence shows an old fleet for ever
+            observer.linked = False
+            failed(printable(f"the observer failed ({type(error).__name__}: {error}).", 300))
 
     thread = threading.Thread(target=work, name="observer", daemon=True)
     thread.start()

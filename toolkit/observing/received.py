@@ -6,6 +6,7 @@ nothing else.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,7 +24,7 @@ from broker.protocol.messages import (
 )
 from broker.protocol.topics import Topics, check_name
 from profiles.text import printable
-from toolkit.observing.status import DeviceStatus, FleetStatus, RoundStatus
+from toolkit.observing.status import LARGEST_NUMBER, DeviceStatus, FleetStatus, RoundStatus
 
 MOST_DEVICES = 10_000
 MOST_METRICS = 200  # of one device
@@ -58,14 +59,17 @@ def received(
 
 
 def read_metrics(payload: bytes, prefix: str = PREFIX) -> dict[str, float]:
-    """Returns the numbers by name, without their prefix; raises ValueError if they are none."""
+    """Returns the numbers by name, without their prefix; raises ValueError if they are none.
+
+    Those that are not finite are left out.
+    """
     if len(payload) > SMALL:
         raise ValueError("too large to be metrics.")
     found = {}
     for line in payload.decode().splitlines()[:MOST_METRICS]:
         name, _, value = line.rpartition(" ")
-        if name.startswith(prefix):
-            found[name.removeprefix(prefix)] = float(value)
+        if name.startswith(prefix) and math.isfinite(number := float(value)):
+            found[name.removeprefix(prefix)] = number
     return found
 
 
@@ -83,7 +87,11 @@ def _aggregator(fleet: FleetStatus, payload: bytes, seen: int) -> FleetStatus:
 
 def _counters(fleet: FleetStatus, payload: bytes) -> FleetStatus:
     found = read_metrics(payload)
-    refused = {m[1]: int(v) for name, v in found.items() if (m := _REFUSED.fullmatch(name))}
+    refused = {
+        m[1]: int(v)
+        for name, v in found.items()
+        if (m := _REFUSED.fullmatch(name)) and 0 <= v <= LARGEST_NUMBER
+    }
     counters = {name: value for name, value in found.items() if "{" not in name}
     return replace(fleet, counters=counters, refused=refused)
 
@@ -135,7 +143,9 @@ def _report(fleet: FleetStatus, payload: bytes) -> FleetStatus:
         check_name("device", name)
         if name in devices or len(devices) < MOST_DEVICES:
             devices[name] = _reported(devices.get(name) or DeviceStatus(name=name), entry)
-    rounds = sorted((int(n), _object(merged)) for n, merged in report.rounds.items())
+    merges = {int(number): _object(merged) for number, merged in report.rounds.items()}
+    if not all(0 <= number <= LARGEST_NUMBER for number in merges):
+        raise ValueError("a round in the report has no number.")
     return replace(
         fleet,
         devices=devices,
@@ -144,7 +154,7 @@ def _report(fleet: FleetStatus, payload: bytes) -> FleetStatus:
         deadline_ms=report.deadline_ms,
         quorum=report.quorum,
         last_round=report.last_round,
-        rounds=tuple(_round(number, merged) for number, merged in rounds),
+        rounds=tuple(_round(number, merged) for number, merged in sorted(merges.items())),
     )
 
 
@@ -201,6 +211,6 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 def _number(entry: Mapping[str, Any], key: str, *, least: int = 0) -> int:
     value = entry.get(key, least)
-    if type(value) is not int or not least <= value <= 2**53:
+    if type(value) is not int or not least <= value <= LARGEST_NUMBER:
         raise ValueError(f"{key[:40]} in the report is not a number.")
     return value

@@ -16,7 +16,7 @@ from broker.protocol.messages import AggregatorState
 # less is better.
 MEASURES = (
     "accuracy",
-    "stream_accuracy",
+    "test_then_train_accuracy",
     "score",
     "rmse",
     "reconstruction_error",
@@ -26,6 +26,7 @@ MEASURES = (
 )
 LOWER_IS_BETTER = frozenset({"rmse", "reconstruction_error", "mae", "loss", "train_loss"})
 FLOAT_BYTES = 4
+LARGEST_NUMBER = 2**53  # that is counted to; a history could not keep 2**63
 
 
 class Activity(StrEnum):
@@ -80,8 +81,9 @@ class DeviceStatus:
 
     @property
     def trained_round(self) -> int:
-        """The round that its metrics are about; -1 if it has published none."""
-        return int(self.metrics.get("round", -1))
+        """The round that its metrics are about; -1 if they name none."""
+        number = self.metrics.get("round", -1)
+        return int(number) if 0 <= number <= LARGEST_NUMBER else -1
 
     @property
     def shared_bytes(self) -> Mapping[str, int]:

@@ -12,7 +12,6 @@ import numpy as np
 from firmware_sim.tensor_spec import Array
 
 FRAMES_AT_ONCE = 16 * 2**10
-MOST_CHANNELS = 64
 
 
 class BadSound(ValueError):

@@ -40,7 +40,9 @@ class Windows:
         missing: Missing = "skip",
         label_of: LabelOf = "last",
     ) -> None:
-        self._hop = hop
+        self.length = length
+        self.hop = hop
+        self.channels = channels
         self._missing = missing
         self._label_of = label_of
         self._x = np.full((length, channels), np.nan)
@@ -57,14 +59,31 @@ class Windows:
         self._until -= 1
         if self._until:
             return None
-        self._until = self._hop
+        self._until = self.hop
         x = np.roll(self._x, -self._next, axis=0)
         y = label_of(np.roll(self._y, -self._next, axis=0), self._label_of)
         return Window(x, y, int(np.isnan(x).sum()))
 
     def restart(self) -> None:
         """Forgets the samples so far: what comes next does not follow them."""
-        self._until = len(self._x)
+        self._until = self.length
+
+    @property
+    def begun(self) -> int:
+        """The number of samples of the next window so far; -n if it begins in n samples."""
+        return self.length - self._until
+
+    def held(self, *, before: int) -> Array | None:
+        """Returns the values that were held so many samples ago; None if none are held."""
+        if self._missing != "hold":
+            return None
+        return self._held if not before else self._x[(self._next - 1 - before) % self.length]
+
+    def resume(self, skip: int, held: Array | None) -> None:
+        """The next window begins in `skip` samples; the last values before them were `held`."""
+        self._until = self.length + skip
+        if held is not None:
+            self._held = self._x[self._next - 1] = held
 
     def _filled(self, sample: Array) -> Array:
         if self._missing == "skip":

@@ -121,6 +121,22 @@ def test_the_inbox_keeps_one_reason_for_an_outage_and_never_loses_a_link_event()
     assert (inbox.dropped, inbox.received_bytes) == (1, 2)
 
 
+def test_the_packet_after_those_that_were_dropped_says_so() -> None:
+    inbox = Inbox(QueueLimits(inbox_packets=2))
+    for payload in (b"1", b"2", b"3", b"4"):
+        inbox.put(Packet("t", payload))
+    found = [inbox.get(0.0), inbox.get(0.0)]
+    for payload in (b"5", b"6"):
+        inbox.put(Packet("t", payload, retained=True))
+    found += [inbox.get(0.0), inbox.get(0.0)]
+    assert [(p.payload, p.after_gap) for p in found if isinstance(p, Packet)] == [
+        (b"1", False),
+        (b"2", False),
+        (b"5", True),
+        (b"6", False),
+    ]
+
+
 def test_a_closed_inbox_gives_what_it_has_and_then_does_not_wait() -> None:
     inbox = Inbox(QueueLimits())
     inbox.put(Packet("t", b"1"))

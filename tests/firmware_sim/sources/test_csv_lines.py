@@ -8,13 +8,15 @@ import re
 import threading
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from firmware_sim.errors import SourceError
+from firmware_sim.sources import csv_lines
 from firmware_sim.sources.csv_lines import CsvSource
 from firmware_sim.sources.request import Request
 from firmware_sim.sources.settings import CsvSettings
@@ -182,6 +184,28 @@ def test_a_file_that_grows_is_cut_and_replaced(tmp_path: Path) -> None:
     assert [event for event in events if event is not None] == []
 
 
+def test_a_file_is_read_to_its_end_when_another_takes_its_name(tmp_path: Path) -> None:
+    file, old = tmp_path / "data.csv", tmp_path / "data.csv.1"
+    file.write_text("value\n1\n")
+    source = CsvSource(str(file), CsvSettings(), Request(x=TensorSpec((1,), X.dtype)))
+    events = source.events()
+    assert observation(next_event(events)).x.tolist() == [1]
+    assert next(events) is None  # it has seen the end, and waits
+    with file.open("a") as lines:
+        lines.write("2\n")
+        file.rename(old)
+        file.touch()
+        lines.write("3\n")
+        lines.flush()
+        assert [observation(next_event(events)).x.item() for _ in range(2)] == [2, 3]
+        for _ in range(2):
+            assert next(events) is None  # the new file is there, and nothing is in it
+        lines.write("4\n")
+    file.write_text("value\n5\n")
+    assert [observation(next_event(events)).x.item() for _ in range(2)] == [4, 5]
+    source.close()
+
+
 def test_a_device_goes_on_where_it_stopped(tmp_path: Path) -> None:
     file = tmp_path / "data.csv"
     file.write_text("b,a\n" + "".join(f"{n},{n + 0.5}\n" for n in range(6)))
@@ -229,6 +253,62 @@ def test_what_a_kill_makes_it_read_again_has_the_same_key(tmp_path: Path) -> Non
     assert len({*before, *keys(3)}) == 8
     nameless = Request(x=wanted.x)
     assert {observation(event).key for event in all_of(file, nameless)} == {""}
+
+
+@pytest.mark.parametrize(("window", "hop"), [(4, 4), (4, 3), (4, 1), (3, 5), (1, 3)])
+@pytest.mark.parametrize("stop", ["kill", "stop"])
+def test_windows_after_a_stop_are_those_of_a_straight_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int, hop: int, stop: str
+) -> None:
+    monkeypatch.setattr(csv_lines, "KEEP_S", 0.0)
+    file = tmp_path / "data.csv"
+    lines = [f"{n},{n if n % 4 == 0 else ''}" for n in range(40)]
+    lines.insert(7, "bad")
+    file.write_text("\n".join(("a,b", *lines)) + "\n")
+    settings = CsvSettings(follow=False, window=window, hop=hop, missing="hold")
+
+    def events(memory: str) -> tuple[CsvSource, Iterator[Event | None]]:
+        wanted = Request(x=TensorSpec((window, 2), X.dtype), memory=tmp_path / memory)
+        source = CsvSource(str(file), settings, wanted)
+        return source, source.events()
+
+    def shown(found: Iterable[Event | None]) -> list[tuple[str, object]]:
+        return [(o.key, o.x.tolist()) for o in found if isinstance(o, Observation)]
+
+    straight = shown(events("straight")[1])
+    assert len(straight) == (40 - window) // hop + 1
+    stored: list[tuple[str, object]] = []
+    for _ in range(60):  # each run is stopped after its third event
+        source, found = events("stopped")
+        few = list(islice(found, 3))
+        if not few:
+            break
+        stored += shown(few)
+        if stop == "stop":
+            source.close()
+            assert list(found) == []
+    assert [one for at, one in enumerate(stored) if one not in stored[:at]] == straight
+
+
+def test_windows_in_a_new_file_keep_their_phase_after_a_kill(tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    wanted = Request(x=TensorSpec((3, 1), X.dtype), memory=tmp_path / "state")
+    settings = CsvSettings(hop=2)
+    file.write_text("1\n2\n3\n4\n")
+    source = CsvSource(str(file), settings, wanted)
+    events = source.events()
+    assert observation(next_event(events)).x[:, 0].tolist() == [1, 2, 3]
+    assert next(events) is None
+    file.rename(tmp_path / "data.csv.1")
+    file.write_text("5\n")
+    assert observation(next_event(events)).x[:, 0].tolist() == [3, 4, 5]
+    source.close()
+    list(events)
+    with file.open("a") as lines:
+        lines.write("6\n7\n8\n9\n")
+    again = CsvSource(str(file), settings, wanted).events()
+    assert observation(next_event(again)).x[:, 0].tolist() == [5, 6, 7]
+    assert observation(next_event(again)).x[:, 0].tolist() == [7, 8, 9]
 
 
 def test_a_pipe_whose_writers_come_and_go(tmp_path: Path) -> None:

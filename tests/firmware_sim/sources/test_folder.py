@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from firmware_sim.errors import SourceError
-from firmware_sim.sources.folder import FolderSource
+from firmware_sim.sources.folder import SEEN_FILE, FolderSource
 from firmware_sim.sources.request import Request
 from firmware_sim.sources.settings import FolderSettings
 from firmware_sim.sources.source import LateLabel, Malformed, Observation
@@ -124,6 +124,34 @@ def test_no_file_is_read_twice_until_it_changes(tmp_path: Path) -> None:
     assert found == [([[1]], None), ([[2]], None)]
     again = FolderSource(images, FolderSettings(), wanted)
     assert next(again.events()) is None
+
+
+def test_what_a_kill_makes_it_read_again_has_the_same_keys(tmp_path: Path) -> None:
+    sounds, memory = tmp_path / "sounds", tmp_path / "state"
+    sounds.mkdir()
+    file = save_sound(sounds / "a.wav", np.arange(12, dtype="<i2"))
+    list(age(file))
+    wanted = Request(x=spec((3,)), memory=memory)
+    killed = FolderSource(sounds, FolderSettings(), wanted).events()
+    before = [event.key for event in (next(killed), next(killed)) if isinstance(event, Observation)]
+    found = take(FolderSource(sounds, FolderSettings(), wanted), 4)
+    keys = [event.key for event in found if isinstance(event, Observation)]
+    assert (len(before), keys[:2]) == (2, before)
+    assert (len(keys), len(set(keys)), "" in keys) == (4, 4, False)
+
+
+def test_a_torn_note_of_a_file_costs_no_later_one(tmp_path: Path) -> None:
+    images, memory = tmp_path / "images", tmp_path / "state"
+    wanted = Request(x=spec((1, 1), "uint8"), memory=memory)
+    list(age(save_picture(images / "a.png", [[1]])))
+    take(FolderSource(images, FolderSettings(), wanted), 1)
+    with (memory / SEEN_FILE).open("ab") as seen:
+        seen.write(b"torn")
+    list(age(images / "a.png", save_picture(images / "b.png", [[2]])))
+    os.utime(images / "a.png", ns=(0, 10**9))
+    take(FolderSource(images, FolderSettings(), wanted), 2)
+    assert (memory / SEEN_FILE).stat().st_size == 3 * 8
+    assert next(FolderSource(images, FolderSettings(), wanted).events()) is None
 
 
 def test_classes_are_numbered_by_name_and_then_as_they_come(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 from broker.brokers.mosquitto_process import Mosquitto
 from broker.transport.address import Credentials, parse_address
 from broker.transport.mqtt import MqttTransport
+from broker.transport.transport import Connected, Disconnected, Packet
 from firmware_sim.errors import SourceError
+from firmware_sim.sources import mqtt_topic
 from firmware_sim.sources.mqtt_topic import MqttSource
 from firmware_sim.sources.request import Request
 from firmware_sim.sources.settings import MqttSettings
@@ -122,6 +125,45 @@ def test_a_reader_that_is_too_slow_is_told_what_it_lost(mosquitto: Mosquitto) ->
     assert any(
         str(said).endswith("messages came faster than they could be read.") for said in found
     )
+
+
+def test_no_window_spans_a_gap_and_retained_samples_are_taken_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sample(number: int, **how: bool) -> Packet:
+        return Packet("s", f"[{number}]".encode(), **how)
+
+    coming: list[Any] = [
+        Disconnected("nothing listens yet.", final=False),
+        sample(1, retained=True),  # of the first link
+        Connected(None),
+        sample(2),
+        sample(3),
+        Disconnected("the link was lost.", final=False),
+        sample(1, retained=True),
+        sample(4),
+        sample(5),
+        sample(6),
+        sample(8, after_gap=True),
+        sample(9),
+    ]
+
+    class Scripted:
+        dropped = 0
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def receive(self, timeout: float) -> Any:
+            return coming.pop(0) if coming else Disconnected("that was all.", final=True)
+
+    monkeypatch.setattr(mqtt_topic, "MqttTransport", Scripted)
+    wanted = Request(x=TensorSpec((2, 1), np.dtype(np.float32)))
+    events = MqttSource("s", MqttSettings(), wanted).events()
+    found = [
+        event.x[:, 0].tolist() for event in islice(events, 3) if isinstance(event, Observation)
+    ]
+    assert found == [[1, 2], [4, 5], [8, 9]]
 
 
 def test_what_can_never_be_read_is_refused(tmp_path: Path) -> None:

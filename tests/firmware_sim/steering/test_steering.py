@@ -12,10 +12,11 @@ from broker.errors import Unsigned, WireError
 from broker.protocol.messages import Command, to_bytes
 from broker.protocol.topics import Topics
 from firmware_sim.errors import CheckpointError, FleetRefused
-from firmware_sim.steering.steering import FILE, Steering
+from firmware_sim.steering.steering import DAY_MS, FILE, Steering
 
 TOPICS = Topics("orchard")
 TOPIC = TOPICS.command("pi-1")
+HUGE = b'{"number": %d, "paused": "", "removed": false}' % (2**53)
 
 
 def command(what: str, number: int, **changes: Any) -> bytes:
@@ -44,16 +45,45 @@ def test_pause_and_resume_are_kept_over_restarts(tmp_path: Path) -> None:
     assert steering(tmp_path)() is None
 
 
-def test_what_was_obeyed_or_is_older_is_answered_and_changes_nothing(tmp_path: Path) -> None:
+def test_what_was_obeyed_is_answered_again_and_changes_nothing(tmp_path: Path) -> None:
+    ours = steering(tmp_path)
+    for number, what in ((5, "pause"), (6, "resume")):
+        ours.take(TOPIC, command(what, number))
+        for again in (ours, steering(tmp_path)):
+            answer = again.take(TOPIC, command(what, number))
+            assert answer is not None
+            assert (answer.number, answer.done) == (number, True)
+            assert (again() is None) == (what == "resume")
+
+
+def test_what_is_older_is_refused(tmp_path: Path) -> None:
     ours = steering(tmp_path)
     ours.take(TOPIC, command("pause", 5))
     ours.take(TOPIC, command("resume", 6))
-    for number in (5, 6):
+    for number in (-1, 5, 6):
         for again in (ours, steering(tmp_path)):
             answer = again.take(TOPIC, command("pause", number))
             assert answer is not None
-            assert answer.number == number
+            assert (answer.number, answer.done) == (number, False)
+            assert "has obeyed a later command" in answer.text
             assert again() is None
+
+
+def test_a_number_from_the_future_is_refused(tmp_path: Path) -> None:
+    now_ms = 1_800_000_000_000
+    ours = Steering("pi-1", tmp_path, TOPICS, key=None, clock=lambda: now_ms / 1000)
+    answer = ours.take(TOPIC, command("pause", now_ms + DAY_MS + 1))
+    assert answer is not None
+    assert (answer.done, "ahead of this device's clock" in answer.text) == (False, True)
+    for number in (2**53, 2**200, 10**4200):
+        with pytest.raises(WireError, match=r"too large"):
+            ours.take(TOPIC, command("pause", number))
+    assert ours() is None
+    ours.take(TOPIC, command("pause", now_ms + DAY_MS))
+    assert steering(tmp_path)() is not None
+    unset = Steering("pi-1", tmp_path, TOPICS, key=None, clock=lambda: 60.0)
+    unset.take(TOPIC, command("resume", now_ms + DAY_MS + 1))
+    assert unset() is None  # the clock of a device that was never set refuses nothing
 
 
 def test_one_that_was_removed_does_not_start_again(tmp_path: Path) -> None:
@@ -99,7 +129,7 @@ def test_what_is_no_command_of_this_device(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
-@pytest.mark.parametrize("damaged", [b"", b"{}", b'{"number": "x"}', b"\xff" * 9000])
+@pytest.mark.parametrize("damaged", [b"", b"{}", b'{"number": "x"}', b"\xff" * 9000, HUGE])
 def test_a_damaged_file_is_not_taken_for_a_permission(tmp_path: Path, damaged: bytes) -> None:
     (tmp_path / FILE).write_bytes(damaged)
     with pytest.raises(CheckpointError, match=r"is damaged"):

@@ -15,9 +15,10 @@ from broker.protocol.messages import SMALL, DeviceState, to_bytes
 from broker.transport.channel import Channel
 from broker.transport.in_memory import MemoryBroker
 from tests.harness.aggregators import DEVICES, SLICE, TOPICS, Life, Plan, Unhurried
+from tests.harness.waiting import wait_until
 from toolkit.errors import ObserverError
 from toolkit.observing.history import History
-from toolkit.observing.observer import Observer
+from toolkit.observing.observer import Observer, in_background
 from toolkit.observing.status import Activity
 
 
@@ -106,6 +107,41 @@ def test_a_history_of_a_thousand_rounds_opens_soon(tmp_path: Path) -> None:
     assert time.process_time() - begin < 2.0
     assert len(curves) == 20
     assert curves["pi-3", "accuracy"].points[-1] == (999, 0.999)
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "-inf", "1e300", "-1e300"])
+def test_metrics_of_one_device_stop_no_observer(tmp_path: Path, number: str) -> None:
+    with Life(Plan("sync", (DEVICES,)), tmp_path / "state") as life:
+        broker = life._memory
+        life.send_all()
+        with watching(broker, History()) as observer:
+            text = f"stemshare_device_round {number}\nstemshare_device_accuracy 0.5\n"
+            say(broker, TOPICS.metrics("pi-0"), text.encode())
+            say(
+                broker,
+                TOPICS.aggregator_metrics,
+                f'stemshare_refused{{reason="late"}} {number}\n'.encode(),
+            )
+            trained(broker, "pi-1", 3, 0.5)
+            look_at_all(observer)
+            bad, good = (observer.status.devices[name] for name in ("pi-0", "pi-1"))
+            assert (bad.trained_round, bad.score) == (-1, 0.5)
+            assert list(observer.curve(good).points) == [(3, 0.5)]
+            assert (observer.status.refused, observer.status.unreadable) == ({}, 0)
+
+
+def test_an_observer_in_the_background_says_why_it_ended() -> None:
+    class Broken(Observer):
+        def look(self, timeout: float) -> bool:
+            raise KeyError("round")
+
+    with watching(MemoryBroker(), History()) as whole:
+        observer = Broken(TOPICS, whole._channel, whole.history, clock=time.time)
+        observer.linked = True
+        said: list[str] = []
+        with in_background(observer, said.append):
+            wait_until(lambda: bool(said), "the observer's last words")
+    assert (said, observer.linked) == (["the observer failed (KeyError: 'round')."], False)
 
 
 @pytest.mark.parametrize("content", ["text", "other tables"])

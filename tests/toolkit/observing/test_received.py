@@ -76,6 +76,8 @@ def test_metrics_have_a_measure_and_a_score() -> None:
     assert (device.measure, device.score, device.trained_round) == ("accuracy", 0.91, 7)
     only_loss = after(metrics("pi-1", round=7, train_loss=0.5)).devices["pi-1"]
     assert (only_loss.measure, only_loss.score) == ("train_loss", 0.5)
+    stream = after(metrics("pi-1", test_then_train_accuracy=0.8, loss=0.4)).devices["pi-1"]
+    assert (stream.measure, stream.score) == ("test_then_train_accuracy", 0.8)
     assert after(metrics("pi-1", accuracy=float("nan"))).devices["pi-1"].score is None
 
 
@@ -177,3 +179,9 @@ def test_nothing_that_arrives_raises_or_loses_a_device(topic: str, payload: byte
 def test_a_report_that_is_none_is_counted_and_changes_nothing(devices: Any) -> None:
     fleet = after(aggregator(), report(devices=devices))
     assert (fleet.unreadable, dict(fleet.devices), fleet.rounds) == (1, {}, ())
+
+
+@pytest.mark.parametrize("number", ["-1", "9" * 30, "x"])
+def test_a_round_without_a_number_is_none(number: str) -> None:
+    fleet = after(aggregator(), report(rounds={number: {"began": 1, "closed": 2, "devices": 1}}))
+    assert (fleet.unreadable, fleet.rounds) == (1, ())
