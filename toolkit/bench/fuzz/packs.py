@@ -100,7 +100,7 @@ def _open_offers(folder: Path) -> Parser:
             kept = sum(file.stat().st_size for file in packs.folder.glob(".incoming-*"))
             check(kept <= _ROOM, "more was kept than there is room for.")
 
-    return Parser(run)
+    return Parser(run, packs.close)
 
 
 def _offered() -> bytes:

@@ -52,14 +52,14 @@ class Target:
 class Parser:
     """A session without memory: each input is read by itself."""
 
-    def __init__(self, read: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, read: Callable[[bytes], None], close: Callable[[], None] = lambda: None
+    ) -> None:
         self.run = read
+        self.close = close
 
     def reproducer(self, data: bytes) -> bytes:
         return data
-
-    def close(self) -> None:
-        pass
 
 
 def check(condition: bool, what: str) -> None:
