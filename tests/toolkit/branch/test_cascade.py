@@ -178,13 +178,13 @@ def test_with_a_loss_at_both_outputs_the_weak_output_is_the_early_one() -> None:
 
 def test_branch_dropout_stands_before_the_strong_networks_last_layer() -> None:
     """An example's answer is L + b, or L + 2 · (R - b) + b with the bias b of that layer."""
+    keras.utils.set_random_seed(1)  # weights without dead units, and masks of both kinds
     weak, strong = network(2, logits), network(9, logits)
     joined = cascade(weak, strong, branch_dropout=0.5)
     assert joined.early_output is None
     dropout = joined.model.get_layer("branch_dropout")
     assert dropout.rate == 0.5
     assert dropout.output is joined.model.get_layer("strong_out").input
-    keras.utils.set_random_seed(1)
     found = np.asarray(joined.model(frames(), training=True))
     light, both = answer(dict(weak.weights()), frames()), summed(weak, strong)
     bias = strong.weights()["out/bias"]
