@@ -43,4 +43,7 @@ class Source(Protocol):
         """
 
     def close(self) -> None:
-        """Releases what it reads from; `events` ends soon after. May be called from any thread."""
+        """Releases what it reads from; `events` ends soon after.
+
+        May be called from any thread, and more than once.
+        """

@@ -62,6 +62,8 @@ def open_stream(
     intake = Intake(store, predictor, target)
     feedings: list[Feeding] = []
     source = open_source(args.source, _request(args, spec, target, log)) if args.source else None
+    if source is not None:
+        stack.callback(source.close)
 
     def feed() -> None:
         if source is not None:
