@@ -7,6 +7,7 @@ python -m toolkit.bench.stream.application answers BUNDLE STATE COUNT
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -59,7 +60,7 @@ def many(bundle: str, state: str, count: str) -> None:
             x, label = made[number % len(made)]
             device.observe(x, label)
             if number % _LOOK == 0:
-                stored = max(stored, sum(f.stat().st_size for f in Path(state).iterdir()))
+                stored = max(stored, _bytes_in(Path(state)))
         seconds = time.perf_counter() - begin
         taken = device._stream.task.steps_taken
     report = {"per_second": int(count) / seconds, "stored_bytes": stored, "steps": taken}
@@ -81,6 +82,15 @@ def answers(bundle: str, state: str, count: str) -> None:
         training = _timed(device, x, int(count))
         taken = device._stream.task.steps_taken - before
     print(json.dumps({"alone_seconds": alone, "training_seconds": training, "steps": taken}))
+
+
+def _bytes_in(folder: Path) -> int:
+    """Returns the size of all files; one may be renamed or removed meanwhile."""
+    sizes = []
+    for file in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(file.stat().st_size)
+    return sum(sizes)
 
 
 def _timed(device: Device, x: Array, count: int) -> list[float]:
